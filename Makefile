@@ -1,0 +1,65 @@
+# Each target sets up what it needs and is one command. `make help` lists them.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+# Written last, so that an interrupted set-up is done again; newer inputs also set up again.
+READY := $(VENV)/.ready
+INSTALL := $(BIN)/python -m pip install --disable-pip-version-check -qq -c constraints-dev.txt
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help demo test lint format bench tools venv clean
+
+help: ## show this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+demo: $(READY) ## train a small GPT for about a minute, with a scrape page (ARGS="--set key=value" passes through)
+	@exec $(BIN)/python -m trainer train --config examples/demo.yaml $(ARGS)
+
+test: $(READY) ## run all tests (ARGS="-k name" passes through)
+	@$(MAKE) --no-print-directory tools
+	@exec $(BIN)/python -m pytest $(ARGS)
+
+lint: $(READY) ## ruff check, ruff format --check, mypy --strict
+	$(BIN)/python -m ruff check .
+	$(BIN)/python -m ruff format --check .
+	$(BIN)/python -m mypy
+
+format: $(READY) ## let ruff fix and format what it can
+	$(BIN)/python -m ruff check --fix .
+	$(BIN)/python -m ruff format .
+
+bench: $(READY) ## measure what a step pays for telemetry
+	@for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python $$script || exit; done
+
+tools: ## check for prometheus and promtool; as root on Debian, install them
+	@if command -v prometheus >/dev/null && command -v promtool >/dev/null; then exit 0; fi; \
+	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	  echo 'Installing prometheus (server and promtool) for the end-to-end tests ...'; \
+	  apt-get update -q >/dev/null && \
+	  DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends prometheus >/dev/null && exit 0; \
+	fi; \
+	echo 'prometheus and promtool are not both here, so the tests on the real server cannot run.'; \
+	echo 'On Debian or Ubuntu: sudo apt-get install --no-install-recommends prometheus'; \
+	[ "$${CI:-}" != true ]
+
+venv: $(READY) ## set up .venv for development
+
+# A finished .venv is brought up to date in place; one without the stamp was interrupted and is made anew.
+$(READY): pyproject.toml constraints-dev.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo 'The pinned development versions need Python 3.11 or newer; name one: make PYTHON=python3.12 ...'; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
+	  echo '$(PYTHON) cannot make virtual environments. On Debian or Ubuntu: sudo apt-get install python3-venv'; exit 1; }
+	@echo 'Setting up $(VENV): a minute or more the first time, most of it PyTorch ...'
+	@[ -e $@ ] || $(PYTHON) -m venv --clear $(VENV)
+	@rm -f $@
+# PyTorch comes first and alone, so that nothing later can choose another build of it.
+	@$(INSTALL) torch
+	@$(INSTALL) -e '.[dev]'
+	@touch $@
+
+clean: ## remove .venv, caches and the demo's runs
+	rm -rf $(VENV) build dist runs .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
