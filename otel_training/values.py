@@ -1,0 +1,83 @@
+"""What a payload's value becomes at the door: a plain number, a label's text, or nothing."""
+
+from __future__ import annotations
+
+import numbers
+import sys
+from decimal import Decimal
+from typing import Any
+
+from otel_training.guard import attempt
+
+Number = int | float
+
+_INT64_MIN, _INT64_MAX = -(2**63), 2**63 - 1
+
+
+def number(value: Any) -> Number | None:
+    """Return ``value`` as a float or a 64-bit int, or None when it is not one number that can be read for free.
+
+    bool becomes 0 or 1, an int beyond 64 bits a float, ``Decimal`` and other real numbers a float, CPU tensors and
+    NumPy values of one element their item. A tensor on any other device is never read: that would synchronise.
+    """
+    kind = type(value)
+    if kind is float:
+        return value  # type: ignore[no-any-return]
+    if kind is int:
+        if _INT64_MIN <= value <= _INT64_MAX:
+            return value  # type: ignore[no-any-return]
+        return attempt(float, value)
+    if kind is bool:
+        return int(value)
+    if value is None or kind is str:
+        return None
+    return attempt(_foreign_number, value)
+
+
+def _foreign_number(value: Any) -> Number | None:
+    if isinstance(value, (bool, int, float, Decimal, numbers.Real)):
+        if isinstance(value, int):
+            return number(int(value))
+        return float(value)
+    if is_tensor(value):
+        if value.device.type != "cpu" or value.numel() != 1 or _is_distributed(value):
+            return None
+        return _plain_item(value.item())
+    numpy = sys.modules.get("numpy")
+    if numpy is not None and isinstance(value, (numpy.generic, numpy.ndarray)) and value.size == 1:
+        return _plain_item(value.item())
+    return None
+
+
+def _plain_item(item: Any) -> Number | None:
+    return number(item) if isinstance(item, (bool, int, float)) else None
+
+
+def _is_distributed(tensor: Any) -> bool:
+    # Reading a DTensor is a collective call: it would hang the ranks that do not read it.
+    return type(tensor).__module__.startswith("torch.distributed")
+
+
+def is_tensor(value: Any) -> bool:
+    """Return whether ``value`` is a torch tensor, without importing torch."""
+    tensor_type = getattr(sys.modules.get("torch"), "Tensor", None)
+    return tensor_type is not None and isinstance(value, tensor_type)
+
+
+def on_device(value: Any) -> bool:
+    """Return whether ``value`` is a tensor that lives on an accelerator."""
+    return is_tensor(value) and attempt(lambda: str(value.device.type)) not in ("cpu", None)
+
+
+def text(value: Any, max_length: int) -> str:
+    """Return ``value`` as the text of an attribute: ``true``/``false`` for bools, valid UTF-8, ``max_length`` at most.
+
+    An object whose ``str`` raises becomes the name of its type.
+    """
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    plain = value if type(value) is str else attempt(str, value)
+    if type(plain) is not str:
+        plain = type(value).__name__
+    # Surrogates cannot be encoded: neither OTLP nor the page could carry them.
+    return plain[:max_length].encode("utf-8", "replace").decode("utf-8")
