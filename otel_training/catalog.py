@@ -60,7 +60,7 @@ class Metric:
 
     Args:
         name: OpenTelemetry metric name.
-        kind: ``gauge``, ``counter``, ``updown`` or ``histogram``; all but the last are observable instruments.
+        kind: ``gauge``, ``counter``, ``updown`` or ``histogram``; the first three are observable instruments.
         unit: UCUM unit; empty for quantities without one.
         brief: Meaning, one sentence; the description of the instrument and the HELP line of the page.
         attributes: The attributes of its series, in the order in which ``state`` takes their values.
@@ -77,7 +77,15 @@ class Metric:
     bounds: tuple[float, ...] = ()
 
 
-_UNIT_WORDS = {"s": "seconds", "By": "bytes", "W": "watts", "J": "joules", "Cel": "celsius", "Hz": "hertz", "%": "percent"}
+_UNIT_WORDS = {
+    "s": "seconds",
+    "By": "bytes",
+    "W": "watts",
+    "J": "joules",
+    "Cel": "celsius",
+    "Hz": "hertz",
+    "%": "percent",
+}
 
 
 def prometheus_unit(metric: Metric) -> str:
@@ -125,6 +133,9 @@ STEP_BOUNDS_S = _decades(("1", "1.5", "2", "3", "5", "7"), first=-3, limit=600.0
 WAIT_BOUNDS_S = _decades(("1", "2.5", "5"), first=-3, limit=3600.0)
 LONG_BOUNDS_S = _decades(("1", "2.5", "5"), first=-2, limit=3600.0)
 
+# fmt: off
+# One entry reads as one row of a table; the formatter would make a page of each.
+
 # ---------------------------------------------------------------------------------------------- attributes
 
 RUN_ID = Attribute("training.run.id", "Identity of the run; the same on all ranks and over restarts.")
@@ -165,12 +176,12 @@ _START, _STEP, _END = ("train_start",), ("train_step",), ("train_end",)
 _TIMED = (
     "train_start", "train_step", "optimizer_step_skipped", "checkpoint", "checkpoint_restore", "compile",
     "validation_start", "validation_end", "train_end",
-)  # fmt: skip
+)
 
 RUN_INFO = Metric(
     "training.run.info", "gauge", "", "Facts of the run as attributes; the value is always 1.",
     (PRECISION, DEVICE_TYPE, ACCUMULATION_STEPS, FRAMEWORK), _START,
-)  # fmt: skip
+)
 RUN_ACTIVE = Metric("training.run.active", "updown", "{run}", "1 while a run is between its start and its end.", (), (*_START, *_END))
 RUN_RANKS = Metric("training.run.ranks", "gauge", "{rank}", "World size of the run.", (), _START)
 RUNS = Metric("training.runs", "counter", "{run}", "Runs that ended.", (OUTCOME, ERROR_TYPE), _END)
@@ -184,7 +195,7 @@ STEP_LAST_TIME = Metric("training.step.last_time", "gauge", "s", "Unix time of t
 STEP_DURATION = Metric(
     "training.step.duration", "histogram", "s",
     "Wall time between steps divided by the steps done, without validation and checkpoints.", (), _STEP, STEP_BOUNDS_S,
-)  # fmt: skip
+)
 STEP_SKIPS = Metric(
     "training.step.skips", "counter", "{step}", "Optimizer steps not applied.", (SKIP_REASON,), ("optimizer_step_skipped",)
 )
@@ -206,11 +217,11 @@ VALIDATION_LOSS = Metric("training.validation.loss", "gauge", "", "Loss of the l
 NONFINITE_VALUES = Metric(
     "training.nonfinite.values", "counter", "{value}", "NaN and infinite values seen in payloads; never exported themselves.",
     (FIELD, NONFINITE_KIND), (*_STEP, "validation_end", *_END),
-)  # fmt: skip
+)
 FLOPS_UTILIZATION = Metric(
     "training.flops.utilization", "gauge", "1",
     "Model FLOPs utilization: tokens per second times FLOPs per token by the peak of the device.", (), _STEP,
-)  # fmt: skip
+)
 DATA_WAIT_DURATION = Metric(
     "training.data.wait.duration", "histogram", "s", "Time that a step waited for its data.", (), _STEP, WAIT_BOUNDS_S
 )
@@ -220,12 +231,12 @@ TIME = Metric(
 GOODPUT_UTILIZATION = Metric(
     "training.goodput.utilization", "gauge", "1",
     "Part of the wall time since the first attempt that went into steps which were kept.", (), _TIMED,
-)  # fmt: skip
+)
 
 CHECKPOINTS = Metric(
     "training.checkpoints", "counter", "{checkpoint}", "Checkpoint saves; error.type is set on those that failed.",
     (ERROR_TYPE,), ("checkpoint",),
-)  # fmt: skip
+)
 CHECKPOINT_DURATION = Metric(
     "training.checkpoint.duration", "histogram", "s", "Time to save a checkpoint.", (), ("checkpoint",), LONG_BOUNDS_S
 )
@@ -248,7 +259,7 @@ OOO_STREAMS = Metric(
 SHAPE_WARNINGS = Metric(
     "training.shape.warnings", "counter", "{warning}", "Dimensions that are not a multiple of the alignment.",
     (SHAPE_FIELD,), ("shape_warning", *_START),
-)  # fmt: skip
+)
 SHAPE_ALIGNMENT = Metric(
     "training.shape.alignment", "gauge", "{element}", "Alignment that shapes are checked against.", (), ("shape_profile", *_START)
 )
@@ -267,18 +278,18 @@ OUTER_STEP_DURATION = Metric(
 DELTA_UPLOADS = Metric(
     "training.delta.uploads", "counter", "{upload}", "Delta uploads by outcome.", (DELTA_OUTCOME, SKIP_REASON),
     ("delta_uploaded", "delta_upload_failed", "delta_upload_skipped"),
-)  # fmt: skip
+)
 DELTA_STALE = Metric(
     "training.delta.stale", "counter", "{delta}", "Deltas whose baseline was no longer the newest.", (), ("delta_upload_stale",)
 )
 DELTA_ACTIVE_UPLOADS = Metric(
     "training.delta.active_uploads", "updown", "{upload}", "Uploads queued and not yet answered.", (),
     ("delta_upload_queued", "delta_uploaded", "delta_upload_failed", "delta_upload_stale"),
-)  # fmt: skip
+)
 DELTA_UPLOAD_DURATION = Metric(
     "training.delta.upload.duration", "histogram", "s", "Time from queueing a delta to its answer.", (),
     ("delta_uploaded", "delta_upload_failed", "delta_upload_stale"), LONG_BOUNDS_S,
-)  # fmt: skip
+)
 
 DEVICE_MEMORY_USAGE = Metric(
     "training.device.memory.usage", "updown", "By", "Device memory in use, as the trainer's log reads it.", (), ("train_step",)
@@ -294,6 +305,8 @@ BRIDGE_EVENTS = Metric(
 )
 BRIDGE_DROPS = Metric("training.bridge.drops", "counter", "{value}", "Values the bridge did not keep or deliver.", (DROP_REASON,))
 
+# fmt: on
+
 METRICS: tuple[Metric, ...] = tuple(value for value in list(globals().values()) if isinstance(value, Metric))
 """All metrics, in the order of this file, which is the order of the scrape page and of the docs."""
 
@@ -305,11 +318,11 @@ EVERYWHERE = frozenset({"elapsed_s", "memory_bytes"})
 EVENTS: Mapping[str, frozenset[str]] = {
     event: frozenset(fields.split()) | EVERYWHERE
     for event, fields in {
-        "train_start": "start_step target_step device precision accumulation_steps parameters samples tokens micro_batches"
-        " shape_alignment shape_warning_count ooo_backprop run_id attempt world_size time_unix_s prior_elapsed_s"
-        " prior_kept_s last_step_reached framework flops_per_token peak_flops_per_s",
-        "train_step": "step lr steps_per_sec samples_per_sec tokens_per_sec samples tokens micro_batches loss grad_norm"
-        " data_wait_s step_s",
+        "train_start": "start_step target_step device precision accumulation_steps parameters samples tokens"
+        " micro_batches shape_alignment shape_warning_count ooo_backprop run_id attempt world_size time_unix_s"
+        " prior_elapsed_s prior_kept_s last_step_reached framework flops_per_token peak_flops_per_s",
+        "train_step": "step lr steps_per_sec samples_per_sec tokens_per_sec samples tokens micro_batches loss"
+        " grad_norm data_wait_s step_s",
         "checkpoint": "step path duration_s size_bytes error",
         "train_end": "steps elapsed_s loss outcome error time_unix_s",
         "compile": "enabled reason duration_s",
@@ -329,4 +342,4 @@ EVENTS: Mapping[str, frozenset[str]] = {
         "hook_failed": "hook failed_event error count",
     }.items()
 }
-"""The fields of each event that have a meaning of their own; numbers in all others reach ``training.custom``."""
+"""The fields of each event with a meaning of their own; numbers in all others reach ``training.custom``."""

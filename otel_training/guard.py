@@ -17,7 +17,7 @@ REPEAT_AFTER_S = 300.0
 
 
 class Notices:
-    """Log lines that cannot become a flood: the first of a subject at once, then a summary every five minutes.
+    """Log lines that cannot become a flood: a subject's first at once, then a summary every five minutes.
 
     Args:
         clock: Returns seconds that never go back.
@@ -58,14 +58,10 @@ class Guard:
         self.notices = notices
 
     def run(self, part: str, function: Callable[P, object], *args: P.args, **kwargs: P.kwargs) -> bool:
-        """Call ``function`` and return whether it came back without an exception.
-
-        Args:
-            part: Which part of the telemetry this is, for the log line.
-        """
+        """Call ``function`` with the arguments and return whether it came back; ``part`` names it in the log."""
         try:
             function(*args, **kwargs)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - the blanket except that this module is for
             attempt(self.notices.warn, part, f"{part} failed, training goes on: {describe(error)}")
             return False
         return True
@@ -75,7 +71,7 @@ def attempt(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T | 
     """Call a function that may raise anything, such as a method of a foreign object; None when it raised."""
     try:
         return function(*args, **kwargs)
-    except Exception:
+    except Exception:  # noqa: BLE001 - the same for what must not even be told
         return None
 
 

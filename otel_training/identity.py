@@ -1,7 +1,7 @@
 """Who is speaking: run, rank, host and attempt, found in one place.
 
-Order of the run id: argument, ``OTEL_TRAINING_RUN_ID``, torchrun, Slurm, random. Rank, local rank and world size
-come from one launcher as a set: torchrun's variables where ``RANK`` is set, else Slurm's, else a world of one.
+Order of the run id: argument, ``OTEL_TRAINING_RUN_ID``, torchrun, Slurm, random. Rank, local rank and world
+size come from one launcher as a set: torchrun's variables where ``RANK`` is set, else Slurm's, else one rank.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Identity:
 
     @property
     def instance_id(self) -> str:
-        """``service.instance.id``: stable over restarts, so that counters reset instead of forking into new series."""
+        """``service.instance.id``, the same after a restart: counters reset instead of becoming new series."""
         return str(uuid.uuid5(_INSTANCE_NAMESPACE, f"{self.run_id}.{self.rank}"))
 
     @property

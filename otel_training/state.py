@@ -112,7 +112,9 @@ class State:
 
     def forget_current(self) -> None:
         """Take away all but counters and histograms: what a later run of the same identity goes on from."""
-        self._values = {series: value for series, value in self._values.items() if series[0].kind == "counter"}
+        self._values = {
+            series: value for series, value in self._values.items() if series[0].kind == "counter"
+        }
 
     def _series(self, metric: Metric, labels: tuple[Any, ...]) -> Series:
         if not labels:
@@ -129,7 +131,11 @@ class State:
                 return str(value)
         else:
             known = self._admitted.setdefault((metric, attribute), set())
-            label = value if type(value) is str and (before, value) in known else text(value, attribute.max_length)
+            label = (
+                value
+                if type(value) is str and (before, value) in known
+                else text(value, attribute.max_length)
+            )
             if (before, label) in known:
                 return label
             if attribute.cap is None or len(known) < attribute.cap:

@@ -1,0 +1,1 @@
+"""OpenTelemetry metrics and spans, and a Prometheus scrape page, for PyTorch training."""
