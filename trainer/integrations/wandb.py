@@ -1,0 +1,58 @@
+"""Weights & Biases: each event becomes a row of the run's history."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from trainer.encoding import tensor_value
+from trainer.integrations import is_main_rank
+
+
+class WandbHook:
+    """Logs each event to a Weights & Biases run, with ``step`` as the step metric; on rank 0 only.
+
+    Args:
+        project: Name of the project; ``None`` leaves it to wandb's own settings.
+        **settings: Further arguments of ``wandb.init``.
+
+    Attributes:
+        location: URL of the run, or its folder when offline; ``None`` on other ranks.
+
+    Raises:
+        ModuleNotFoundError: wandb is not installed.
+    """
+
+    def __init__(self, project: str | None = None, **settings: Any) -> None:
+        self._run: Any = None
+        self.location: str | None = None
+        self._open = is_main_rank()
+        self._pid = os.getpid()
+        if not self._open:
+            return
+        try:
+            import wandb
+        except ModuleNotFoundError as error:
+            if error.name != "wandb":
+                raise
+            raise ModuleNotFoundError(
+                'WandbHook needs wandb: pip install "otel-training[wandb]"', name="wandb"
+            ) from None
+        self._run = wandb.init(project=project, **settings)
+        self._run.define_metric("step")
+        self._run.define_metric("*", step_metric="step")
+        self.location = self._run.url or self._run.dir
+
+    def on_event(self, event: str, payload: dict[str, Any]) -> None:
+        """Log the payload and the event's name as one row."""
+        # A forked child shares the run's connection with its parent and must leave it alone.
+        if not self._open or os.getpid() != self._pid:
+            return
+        row = {key: tensor_value(value) for key, value in payload.items()}
+        self._run.log({**row, "event": event})
+
+    def close(self) -> None:
+        """Finish the run: what is still queued is sent. A second call does nothing."""
+        if self._open and os.getpid() == self._pid:
+            self._open = False
+            self._run.finish()
