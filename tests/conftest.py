@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-# Launchers and OpenTelemetry are configured by the environment; a test that wants such a variable sets it itself.
+# Launchers and OpenTelemetry are configured by the environment; a test that wants a variable sets it itself.
 _LEAKING_PREFIXES = ("OTEL_", "SLURM_", "TORCHELASTIC_", "TRAINER_", "WANDB_")
 _LEAKING_NAMES = (
     "GROUP_RANK",

@@ -1,7 +1,7 @@
 """The house's own rules: which way dependencies point, what importing may do, and what a module may hold.
 
-A rule is a function from a module's source to complaints. Each is tried on every module of both packages, and on
-a planted violation, so that a rule that has gone blind fails here.
+A rule is a function from a module's source to complaints. Each is tried on every module of both packages, and
+on a planted violation, so that a rule that has gone blind fails here.
 """
 
 import ast
@@ -29,8 +29,8 @@ BLANKET_EXCEPTS = {
 }
 
 TRAINER_NAMES = {
-    "Trainer", "Callback", "MetricLogger", "TrainingHook", "CallbackList", "on_event", "memory_usage_bytes", "WandbHook",
-    "TensorboardHook", "load_config", "build_logger", "build_runtime", "train_from_config",
+    "Trainer", "Callback", "MetricLogger", "TrainingHook", "CallbackList", "on_event", "memory_usage_bytes",
+    "WandbHook", "TensorboardHook", "load_config", "build_logger", "build_runtime", "train_from_config",
 }  # fmt: skip
 OTEL_TRAINING_NAMES_NOW = {"OTelHook", "Telemetry", "start"}
 OTEL_TRAINING_NAMES_LATER = {"DeviceStatsMonitor", "MisconfigurationException", "instrument"}
@@ -78,7 +78,7 @@ def imported_names(node: ast.AST, module: Module) -> list[str]:
 
 
 def runs_at_import(tree: ast.Module) -> Iterator[ast.AST]:
-    """Every node that runs when the module is imported: no function bodies, nothing for type checkers alone."""
+    """Every node that runs when the module is imported: no function bodies, nothing for type checkers."""
     waiting: list[ast.AST] = [tree]
     while waiting:
         node = waiting.pop()
@@ -261,7 +261,7 @@ def test_no_place_for_a_blanket_except_is_listed_in_vain():
 
 # ---------------------------------------------------------------------------------------------- importing
 
-# Runs in a fresh interpreter and notes what is started while the modules are imported, though it may be over since.
+# Runs in a fresh interpreter and notes what is started while the modules are imported, though it be over since.
 PROBE = """
 import importlib, json, sys, threading
 started = []
@@ -276,7 +276,7 @@ json.dump({"started": started, "modules": sorted(sys.modules)}, sys.stdout)
 
 
 def import_fresh(*names: str, folder: Path = ROOT) -> tuple[list[str], set[str]]:
-    """Import modules in a new process, ``folder`` first on its path; return what it started and what it loaded."""
+    """Import modules in a new process, ``folder`` first on its path; return what it started and loaded."""
     code = f"import sys; sys.path[:0] = [{str(folder)!r}, {str(ROOT)!r}]\n{PROBE}"
     done = subprocess.run([sys.executable, "-c", code, *names], capture_output=True, text=True, timeout=50)
     assert done.returncode == 0, done.stderr
