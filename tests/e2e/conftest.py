@@ -1,0 +1,147 @@
+"""Real servers for the end-to-end tests: on loopback, on free ports, ended by their own process."""
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+READY_S = 20.0
+ANSWER_S = 20.0
+POLL_S = 0.1
+
+HOW_TO_GET = {
+    "prometheus": "apt-get install --no-install-recommends prometheus",
+    "promtool": "apt-get install --no-install-recommends prometheus",
+}
+
+
+def need_tool(name: str) -> str:
+    """Return the path of a program; without it the test fails in CI and is skipped elsewhere."""
+    path = shutil.which(name)
+    if path is None:
+        reason = f"{name} is not installed: {HOW_TO_GET[name]}"
+        if os.environ.get("CI") == "true":
+            pytest.fail(reason)
+        pytest.skip(reason)
+    return path
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One series of an answer: its labels, the name included, and its value."""
+
+    labels: dict[str, str]
+    value: float
+
+
+class Prometheus:
+    """A real Prometheus server that scrapes the given targets every second.
+
+    Args:
+        program: Path of the server.
+        targets: ``host:port`` of the pages to scrape.
+        folder: Empty folder for configuration, data and the server's output.
+    """
+
+    def __init__(self, program: str, targets: Sequence[str], folder: Path) -> None:
+        job = {
+            "job_name": "training",
+            "scrape_interval": "1s",
+            "scrape_timeout": "1s",
+            "static_configs": [{"targets": list(targets)}],
+        }
+        config = folder / "prometheus.yml"
+        config.write_text(json.dumps({"scrape_configs": [job]}))  # JSON is YAML, too
+        port = free_port()
+        self.url = f"http://127.0.0.1:{port}"
+        self.log = folder / "prometheus.log"
+        command = [
+            program,
+            f"--config.file={config}",
+            f"--storage.tsdb.path={folder / 'data'}",
+            f"--web.listen-address=127.0.0.1:{port}",
+        ]
+        with self.log.open("wb") as output:
+            self._process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT)
+
+    def wait_ready(self) -> None:
+        """Wait until the server answers; fail with its output when it does not."""
+        deadline = time.monotonic() + READY_S
+        while self._process.poll() is None and time.monotonic() < deadline:
+            try:
+                with urllib.request.urlopen(f"{self.url}/-/ready", timeout=1.0):
+                    return
+            except (urllib.error.URLError, ConnectionError, TimeoutError):
+                time.sleep(POLL_S)
+        pytest.fail(f"prometheus did not become ready:\n{self.log.read_text()}")
+
+    def query(self, expression: str) -> list[Sample]:
+        """Return the answer to an instant query, now."""
+        arguments = urllib.parse.urlencode({"query": expression})
+        with urllib.request.urlopen(f"{self.url}/api/v1/query?{arguments}", timeout=10.0) as answer:
+            result = json.load(answer)["data"]["result"]
+        return [Sample(series["metric"], float(series["value"][1])) for series in result]
+
+    def wait_for(self, expression: str) -> list[Sample]:
+        """Ask until there is an answer; fail with the server's output when none comes."""
+        deadline = time.monotonic() + ANSWER_S
+        while time.monotonic() < deadline:
+            if samples := self.query(expression):
+                return samples
+            time.sleep(POLL_S)
+        pytest.fail(f"no answer to {expression!r}; prometheus said:\n{self.log.read_text()}")
+
+    def close(self) -> None:
+        """End the server."""
+        self._process.terminate()
+        try:
+            self._process.wait(timeout=10.0)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+
+def free_port() -> int:
+    """Return a loopback port that was free a moment ago."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@pytest.fixture
+def unused_port() -> int:
+    return free_port()
+
+
+@pytest.fixture
+def prometheus(tmp_path) -> Callable[..., Prometheus]:
+    """Call it with targets to get a server that is ready; its output stays in ``tmp_path`` when a test fails."""
+    program = need_tool("prometheus")
+    servers: list[Prometheus] = []
+
+    def start(*targets: str) -> Prometheus:
+        folder = tmp_path / f"prometheus-{len(servers)}"
+        folder.mkdir()
+        server = Prometheus(program, targets, folder)
+        servers.append(server)
+        server.wait_ready()
+        return server
+
+    yield start
+    for server in servers:
+        server.close()
+
+
+@pytest.fixture
+def promtool() -> str:
+    return need_tool("promtool")
