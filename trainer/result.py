@@ -1,0 +1,74 @@
+"""What a training run came to."""
+
+from __future__ import annotations
+
+import math
+import signal
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+
+# Buckets 2 % apart: fine enough for a table, and a run of a million steps needs a few hundred of them.
+_BUCKET_LOG = math.log(1.02)
+
+
+class StepTimes:
+    """Quantiles of many durations in little memory, exact to 1 %."""
+
+    def __init__(self) -> None:
+        self._buckets: Counter[int] = Counter()
+
+    def add(self, duration_s: float) -> None:
+        """Count one duration."""
+        self._buckets[round(math.log(max(duration_s, 1e-9)) / _BUCKET_LOG)] += 1
+
+    def quantile_s(self, fraction: float) -> float | None:
+        """Return the duration that ``fraction`` (0..1) of the steps do not exceed; None without steps."""
+        rank = math.ceil(fraction * self._buckets.total())
+        for bucket in sorted(self._buckets):
+            rank -= self._buckets[bucket]
+            if rank <= 0:
+                return math.exp(bucket * _BUCKET_LOG)
+        return None
+
+
+@dataclass(frozen=True)
+class TrainResult:
+    """The outcome of ``fit``.
+
+    Args:
+        outcome: ``completed`` (target step or time reached) or ``interrupted`` (by a signal).
+        start_step: Step at which this attempt began.
+        steps: Steps applied in all, absolute.
+        first_loss: First loss that was read in this attempt; None when none was.
+        loss: Loss of the last step.
+        elapsed_s: Wall time of ``fit``.
+        samples: Running total over all attempts; likewise ``tokens`` and ``micro_batches``.
+        tokens_per_sec: Tokens of this attempt per second of its steps and data waits.
+        step_p50_s: Median step time; likewise ``step_p99_s``.
+        time_by_state_s: Wall time by state, summing to ``elapsed_s``.
+        run_id: Identity of the run.
+        attempt: Number of this attempt, from 0.
+        checkpoint: Last checkpoint written or restored.
+        checkpoint_error: Why the final checkpoint could not be written; None when it was.
+        signal: The signal that interrupted the run.
+    """
+
+    outcome: str
+    start_step: int
+    steps: int
+    first_loss: float | None
+    loss: float | None
+    elapsed_s: float
+    samples: int
+    tokens: int
+    micro_batches: int
+    tokens_per_sec: float | None
+    step_p50_s: float | None
+    step_p99_s: float | None
+    run_id: str
+    attempt: int
+    time_by_state_s: dict[str, float] = field(default_factory=dict)
+    checkpoint: Path | None = None
+    checkpoint_error: str | None = None
+    signal: signal.Signals | None = None
