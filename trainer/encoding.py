@@ -27,16 +27,16 @@ _UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 def json_line(event: str, payload: dict[Any, Any]) -> bytes:
     """Return the event as one line of strict JSON in UTF-8, newline included: compact, ``event`` first.
 
-    NaN and infinities become the strings ``"NaN"``, ``"Infinity"`` and ``"-Infinity"``; tensors and NumPy values of
-    one element become numbers, larger tensors ``tensor(shape, dtype)``; keys become strings; cycles are cut;
-    anything else is written by ``str``, and by its type when that raises. A payload's own ``event`` is written as
-    ``payload_event``.
+    NaN and infinities become the strings ``"NaN"``, ``"Infinity"`` and ``"-Infinity"``; tensors and NumPy
+    values of one element become numbers, larger tensors ``tensor(shape, dtype)``; keys become strings; cycles
+    are cut; anything else is written by ``str``, and by its type when that raises. A payload's own ``event``
+    is written as ``payload_event``.
     """
     if "event" not in payload and type(event) is str and _is_plain(payload):
         try:
             return orjson.dumps({"event": event, **payload}, option=orjson.OPT_APPEND_NEWLINE)
         except TypeError:
-            pass  # an integer beyond 64 bits, a lone surrogate or a key that is no string: the exact way below
+            pass  # a key that is no string, an integer beyond 64 bits, a lone surrogate: the exact way below
     line = {
         "event": _json_leaf(event),
         **_strings_as_keys(payload, _json_value, _json_leaf, reserved="event"),
@@ -45,7 +45,7 @@ def json_line(event: str, payload: dict[Any, Any]) -> bytes:
 
 
 def text_line(event: str, payload: dict[Any, Any]) -> str:
-    """Return the event as ``event key=value ...`` on one line; floats as ``%.6g``, control characters escaped."""
+    """Return the event as ``event key=value ...`` on one line, floats by ``%.6g`` and controls escaped."""
     parts = [event if type(event) is str else by_str(event)]
     for key, value in payload.items():
         name = key if type(key) is str else by_str(key)
@@ -66,23 +66,33 @@ def escape_controls(text: str) -> str:
     return _UNPRINTABLE.sub(lambda match: match[0].encode("unicode_escape").decode("ascii"), text)
 
 
+def exact_str(text: str) -> str:
+    """Return a string as one of the very type ``str``: a subclass may show itself differently."""
+    return text if type(text) is str else str.__str__(text)
+
+
 def by_str(value: object) -> str:
-    """Return ``str(value)``, or the value's type when that raises; an unread tensor as ``tensor(shape, dtype)``."""
+    """Return ``str(value)``, or the value's type when that raises; a tensor is not read for it."""
+    text, error = attempt(_shown, value)
+    return type.__repr__(type(value)) if error is not None or text is None else exact_str(text)
+
+
+def _shown(value: object) -> str:
+    value = tensor_value(value)
     # repr() of bytes is their str(), without the warning that Python may be asked to give.
-    text, error = attempt(repr if isinstance(value, bytes) else str, tensor_value(value))
-    return type.__repr__(type(value)) if error is not None else str.__str__(text)
+    return repr(value) if isinstance(value, bytes) else str(value)
 
 
-def tensor_value(value: object) -> Any:
+def tensor_value(value: Any) -> Any:
     """Return a tensor or NumPy value as something that a log can hold; every other value as it is.
 
     Args:
-        value: Anything. Of tensors, those of one element on the CPU are read, of any shape and dtype; NumPy scalars and arrays
-            of one element as well.
+        value: Anything. Of tensors, those of one element on the CPU are read, of any shape and dtype; NumPy
+            scalars and arrays of one element as well.
 
     Returns:
-        A Python scalar for what was read; the text ``tensor(shape, dtype)`` for other tensors, unread, because reading one
-        waits for its device; otherwise ``value`` itself, larger NumPy arrays included.
+        A Python scalar for what was read; the text ``tensor(shape, dtype)`` for other tensors, unread,
+        because reading one waits for its device; otherwise ``value`` itself, larger NumPy arrays included.
     """
     kind = type(value)
     if kind is float or kind in _PLAIN_TYPES:
@@ -162,7 +172,7 @@ def _plain_or_type(value: object, leaf: _Leaf) -> Any:
 
 
 def _plain(value: object, leaf: _Leaf, inside: tuple[int, ...]) -> Any:
-    """Return the value as None, bools, leaves, lists and dicts. ``inside``: ids of the containers that it is in."""
+    """Return the value as None, bools, leaves, lists and dicts; ``inside`` are the ids of its containers."""
     value = tensor_value(value)
     if value is None or isinstance(value, bool):
         return value
@@ -189,10 +199,11 @@ def _strings_as_keys(
     """Return the dict with string keys; a key that had to be changed gives way to one written as it is."""
     out: dict[str, Any] = {}
     for key, value in dict.items(items):
-        name: str = leaf(str.__str__(key)) if isinstance(key, str) else leaf(by_str(key))
+        given = exact_str(key) if isinstance(key, str) else None
+        name: str = leaf(by_str(key) if given is None else given)
         if reserved and name == reserved:
             name = f"payload_{reserved}"
-        if name != key:
+        if name != given:
             while name in out or name in items:
                 name += "_"
         out[name] = convert(value)

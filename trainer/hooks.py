@@ -23,8 +23,8 @@ class TrainingHook(Protocol):
     - ``close()``: called once when the logger is closed.
     - ``location``: where its user looks, a URL or a folder; ``None`` when there is no such place.
 
-    ``on_event`` is called while the logger's lock is held: it may emit events of its own, but must not wait for
-    another thread that does.
+    ``on_event`` is called while the logger's lock is held: it may emit events of its own, but must not wait
+    for another thread that does.
     """
 
     def on_event(self, event: str, payload: dict[str, Any]) -> None:
@@ -75,9 +75,7 @@ def integer_step(event: str, payload: dict[str, Any]) -> int | None:
     if type(step) is int:
         return step
     # By the type, for a value may claim another class; NumPy's integers are registered as Integral.
-    if issubclass(type(step), Integral) and not isinstance(step, bool):
-        return int(step)
-    return None
+    return None if step is None or type(step) is bool or not issubclass(type(step), Integral) else int(step)
 
 
 def close_hook(hook: object) -> None:
@@ -109,7 +107,8 @@ class CallbackList:
     """Several hooks as one.
 
     Args:
-        callbacks: The hooks, in the order in which they hear events. The attribute of that name is a plain list.
+        callbacks: The hooks, in the order in which they hear events. The attribute of that name is a plain
+            list.
     """
 
     def __init__(self, callbacks: Iterable[Hook] | None = None) -> None:

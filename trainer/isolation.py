@@ -1,4 +1,4 @@
-"""What may fail without ending training: the code of others, called where training would pay for its faults."""
+"""Calls to code of others that may fail without ending training."""
 
 from __future__ import annotations
 

@@ -20,11 +20,12 @@ _FOLLOW_INTERVAL_S = 1.0
 
 
 class FileSink:
-    """Appends lines to a file, each handed to the kernel at once, so that those of several processes stay whole.
+    """Appends lines to a file, each handed to the kernel at once, so that those of several processes stay
+    whole.
 
-    The file is followed by its name: when it was moved or removed, a new one is made within a second. A last line
-    without an end, left by a process that was killed, is closed off. When the disk is full, lines are lost, counted
-    and warned about; the rest of a line that was taken in part goes before the next one.
+    The file is followed by its name: when it was moved or removed, a new one is made within a second. A last
+    line without an end, left by a process that was killed, is closed off. When the disk is full, lines are
+    lost, counted and warned about; the rest of a line that was taken in part goes before the next one.
 
     Args:
         path: The file; it is made with its folders when absent.
@@ -44,6 +45,7 @@ class FileSink:
         self._owed = b""  # what belongs before the next line
         self._fd = -1
         self._identity = (-1, -1)
+        self._reopen = False
         self._open()
         self._follow_at_s = clock() + _FOLLOW_INTERVAL_S
 
@@ -65,45 +67,54 @@ class FileSink:
             while written < len(data):
                 written += os.write(self._fd, data[written:])
         except OSError as error:
-            self._owed = data[written : len(owed)] if written <= len(owed) else data[written:]
+            self._owed = data[written:] if written > len(owed) else owed[written:]
+            self._reopen = True  # the handle itself may be what is broken, as on a network's file system
             self._failed(error)
 
     def close(self) -> None:
         """Close the file, with a last try to write what is owed."""
-        fd, self._fd = self._fd, -1
-        if fd < 0:
-            return
-        with contextlib.suppress(OSError):
-            if self._owed and self._owed != b"\n":
-                os.write(fd, self._owed)
-            os.close(fd)
+        self._put(-1)
 
-    def after_fork(self) -> None:
-        """Leave the rest of a broken line to the parent."""
+    def forget_owed(self) -> None:
+        """Leave the rest of a line to the parent, after a fork."""
         self._owed = b""
 
     def _follow(self) -> None:
         """Open the file anew when its name leads to another one, or to none."""
         try:
             with contextlib.suppress(FileNotFoundError):
-                status = self.path.stat()
-                if (status.st_dev, status.st_ino) == self._identity:
+                if not self._reopen and _identity(self.path.stat()) == self._identity:
                     return
             self._open()
         except OSError as error:
             self._failed(error)
 
     def _open(self) -> None:
-        """Open the file and put it in the place of the one that is open now."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        # Non-blocking matters for a named pipe only: nobody reading must not stop training.
+        # Non-blocking matters for a named pipe alone: nobody reading it must not stop training.
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK
         fd = os.open(self.path, flags, 0o666)
         status = os.fstat(fd)
-        self._owed = b"\n" if stat.S_ISREG(status.st_mode) and _ends_within_a_line(self.path) else b""
+        if _identity(status) != self._identity:
+            self._put(fd)
+            torn = stat.S_ISREG(status.st_mode) and _ends_within_a_line(self.path)
+            self._owed = b"\n" if torn else b""
+            self._identity = _identity(status)
+        else:
+            os.close(self._fd)
+            self._fd = fd
+        self._reopen = False
+
+    def _put(self, fd: int) -> None:
+        """Put ``fd`` in the place of the open file, which is closed with what it is owed."""
         former, self._fd = self._fd, fd
-        self._identity = (status.st_dev, status.st_ino)
-        if former >= 0:
+        owed, self._owed = self._owed, b""
+        if former < 0:
+            return
+        with contextlib.suppress(OSError):
+            if owed != b"\n":
+                os.write(former, owed)
+        with contextlib.suppress(OSError):
             os.close(former)
 
     def _failed(self, error: OSError) -> None:
@@ -173,8 +184,12 @@ def _detach_stdout() -> None:
     os.close(null)
 
 
+def _identity(status: os.stat_result) -> tuple[int, int]:
+    return status.st_dev, status.st_ino
+
+
 def _ends_within_a_line(path: Path) -> bool:
-    """Return whether the file's last byte is something else than a newline; ``False`` when it cannot be read."""
+    """Return whether the file ends without a newline; ``False`` when it cannot be read."""
     with contextlib.suppress(PermissionError), path.open("rb") as file:
         if file.seek(0, os.SEEK_END):
             file.seek(-1, os.SEEK_END)

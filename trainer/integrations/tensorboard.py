@@ -14,7 +14,8 @@ class TensorboardHook:
     """Writes each numeric value of an event to the tag ``<event>/<key>``; on rank 0 only.
 
     A value is written at its event's ``step``, or at the last one seen when the event has none. Booleans are
-    0 and 1, NaN and infinities stay what they are, the values of a nested dict are at ``<event>/<key>/<inner key>``.
+    0 and 1, NaN and infinities stay what they are, the values of a nested dict are at ``<event>/<key>/<inner
+    key>``.
 
     Args:
         log_dir: Folder of the event files.
@@ -44,8 +45,9 @@ class TensorboardHook:
                 name="tensorboard",
             ) from None
         self.location = os.fspath(log_dir)
-        # A long queue, so that a slow disk does not hold up a step; a short wait, so that a kill loses little.
-        self.writer = SummaryWriter(log_dir=self.location, max_queue=1000, flush_secs=10)  # type: ignore[no-untyped-call]
+        # A long queue, so that a slow disk does not hold up a step; a short wait, so that a kill loses
+        # little.
+        self.writer = SummaryWriter(log_dir=self.location, max_queue=1000, flush_secs=10)
 
     def on_event(self, event: str, payload: dict[str, Any]) -> None:
         """Write the payload's numbers."""
