@@ -151,24 +151,35 @@ FRAMEWORK = Attribute("training.framework", "Which trainer emits the events.", c
 OUTCOME = Attribute("training.run.outcome", "How a run ended.", ("completed", "failed", "interrupted"))
 ERROR_TYPE = Attribute("error.type", "Type of the exception; absent without one.", cap=50)
 SKIP_REASON = Attribute("training.skip.reason", "Why a step or an upload was skipped.", cap=20)
-FIELD = Attribute("training.field", "Name of the payload field, as the trainer gave it.", cap=MAX_CUSTOM_FIELDS, max_length=512)
-NONFINITE_KIND = Attribute("training.nonfinite.kind", "Which non-finite value.", ("nan", "positive_infinity", "negative_infinity"))
+FIELD = Attribute(
+    "training.field", "Name of the payload field, as the trainer gave it.", cap=MAX_CUSTOM_FIELDS,
+    max_length=512,
+)
+NONFINITE_KIND = Attribute(
+    "training.nonfinite.kind", "Which non-finite value.", ("nan", "positive_infinity", "negative_infinity"),
+)
 TIME_STATE = Attribute(
-    "training.state",
-    "What the training thread did with the time.",
-    ("step", "data_wait", "checkpoint_save", "checkpoint_restore", "compile", "validation", "outer_sync", "startup", "idle"),
+    "training.state", "What the training thread did with the time.",
+    ("step", "data_wait", "checkpoint_save", "checkpoint_restore", "compile", "validation",
+     "outer_sync", "startup", "idle"),
 )
 STAGE = Attribute("training.stage", "validation or test.", cap=10)
-COMPILE_ENABLED = Attribute("training.compile.enabled", "Whether the compiled model is in use.", ("true", "false"))
+COMPILE_ENABLED = Attribute(
+    "training.compile.enabled", "Whether the compiled model is in use.", ("true", "false"),
+)
 SHAPE_FIELD = Attribute("training.shape.field", "Dimension that is not a multiple of the alignment.", cap=100)
-DISPOSITION = Attribute("training.delta.disposition", "What the outer step did with a delta.", ("included", "rejected"))
+DISPOSITION = Attribute(
+    "training.delta.disposition", "What the outer step did with a delta.", ("included", "rejected"),
+)
 DELTA_OUTCOME = Attribute("training.delta.outcome", "How an upload ended.", ("uploaded", "failed", "skipped"))
 HOOK_NAME = Attribute("training.hook.name", "Name of the hook that raised.", cap=20)
 EVENT_NAME = Attribute("training.event.name", "Name of the event.", cap=50)
 EVENT_OUTCOME = Attribute(
-    "training.event.outcome", "What the bridge did with the event.", ("handled", "ignored", "failed")
+    "training.event.outcome", "What the bridge did with the event.", ("handled", "ignored", "failed"),
 )
-DROP_REASON = Attribute("training.drop.reason", "Why a value was not kept.", ("type", "cardinality", "queue", "export"))
+DROP_REASON = Attribute(
+    "training.drop.reason", "Why a value was not kept.", ("type", "cardinality", "queue", "export"),
+)
 
 # -------------------------------------------------------------------------------------------------- metrics
 
@@ -182,51 +193,79 @@ RUN_INFO = Metric(
     "training.run.info", "gauge", "", "Facts of the run as attributes; the value is always 1.",
     (PRECISION, DEVICE_TYPE, ACCUMULATION_STEPS, FRAMEWORK), _START,
 )
-RUN_ACTIVE = Metric("training.run.active", "updown", "{run}", "1 while a run is between its start and its end.", (), (*_START, *_END))
+RUN_ACTIVE = Metric(
+    "training.run.active", "updown", "{run}", "1 while a run is between its start and its end.", (),
+    (*_START, *_END),
+)
 RUN_RANKS = Metric("training.run.ranks", "gauge", "{rank}", "World size of the run.", (), _START)
 RUNS = Metric("training.runs", "counter", "{run}", "Runs that ended.", (OUTCOME, ERROR_TYPE), _END)
-RESTARTS = Metric("training.restarts", "counter", "{restart}", "Restarts of the run before this attempt.", (), _START)
-MODEL_PARAMETERS = Metric("training.model.parameters", "gauge", "{parameter}", "Parameters of the model.", (), _START)
+RESTARTS = Metric(
+    "training.restarts", "counter", "{restart}", "Restarts of the run before this attempt.", (), _START,
+)
+MODEL_PARAMETERS = Metric(
+    "training.model.parameters", "gauge", "{parameter}", "Parameters of the model.", (), _START,
+)
 
 STEPS = Metric("training.steps", "counter", "{step}", "Optimizer steps applied by this process.", (), _STEP)
-STEP_CURRENT = Metric("training.step.current", "gauge", "{step}", "Number of the last step.", (), (*_START, *_STEP))
-STEP_TARGET = Metric("training.step.target", "gauge", "{step}", "Number of the step at which the run ends.", (), _START)
+STEP_CURRENT = Metric(
+    "training.step.current", "gauge", "{step}", "Number of the last step.", (), (*_START, *_STEP),
+)
+STEP_TARGET = Metric(
+    "training.step.target", "gauge", "{step}", "Number of the step at which the run ends.", (), _START,
+)
 STEP_LAST_TIME = Metric("training.step.last_time", "gauge", "s", "Unix time of the last step.", (), _STEP)
 STEP_DURATION = Metric(
     "training.step.duration", "histogram", "s",
-    "Wall time between steps divided by the steps done, without validation and checkpoints.", (), _STEP, STEP_BOUNDS_S,
+    "Wall time between steps divided by the steps done, without validation and checkpoints.", (), _STEP,
+    STEP_BOUNDS_S,
 )
 STEP_SKIPS = Metric(
-    "training.step.skips", "counter", "{step}", "Optimizer steps not applied.", (SKIP_REASON,), ("optimizer_step_skipped",)
+    "training.step.skips", "counter", "{step}", "Optimizer steps not applied.", (SKIP_REASON,),
+    ("optimizer_step_skipped",),
 )
-STEP_REPLAYS = Metric("training.step.replays", "counter", "{step}", "Steps done again after a resume.", (), _STEP)
+STEP_REPLAYS = Metric(
+    "training.step.replays", "counter", "{step}", "Steps done again after a resume.", (), _STEP,
+)
 SAMPLES = Metric("training.samples", "counter", "{sample}", "Samples trained on by this rank.", (), _STEP)
 TOKENS = Metric("training.tokens", "counter", "{token}", "Tokens trained on by this rank.", (), _STEP)
-MICRO_BATCHES = Metric("training.micro_batches", "counter", "{batch}", "Micro-batches trained on by this rank.", (), _STEP)
-THROUGHPUT_STEPS = Metric("training.throughput.steps", "gauge", "{step}/s", "Steps per second over the last minute.", (), _STEP)
+MICRO_BATCHES = Metric(
+    "training.micro_batches", "counter", "{batch}", "Micro-batches trained on by this rank.", (), _STEP,
+)
+THROUGHPUT_STEPS = Metric(
+    "training.throughput.steps", "gauge", "{step}/s", "Steps per second over the last minute.", (), _STEP,
+)
 THROUGHPUT_SAMPLES = Metric(
-    "training.throughput.samples", "gauge", "{sample}/s", "Samples per second of this rank over the last minute.", (), _STEP
+    "training.throughput.samples", "gauge", "{sample}/s",
+    "Samples per second of this rank over the last minute.", (), _STEP,
 )
 THROUGHPUT_TOKENS = Metric(
-    "training.throughput.tokens", "gauge", "{token}/s", "Tokens per second of this rank over the last minute.", (), _STEP
+    "training.throughput.tokens", "gauge", "{token}/s",
+    "Tokens per second of this rank over the last minute.", (), _STEP,
 )
 LOSS = Metric("training.loss", "gauge", "", "Training loss last reported.", (), (*_STEP, *_END))
 LEARNING_RATE = Metric("training.learning_rate", "gauge", "", "Learning rate of the last step.", (), _STEP)
-GRADIENT_NORM = Metric("training.gradient.norm", "gauge", "", "Norm of the gradients before clipping, last reported.", (), _STEP)
-VALIDATION_LOSS = Metric("training.validation.loss", "gauge", "", "Loss of the last validation.", (STAGE,), ("validation_end",))
+GRADIENT_NORM = Metric(
+    "training.gradient.norm", "gauge", "", "Norm of the gradients before clipping, last reported.", (), _STEP,
+)
+VALIDATION_LOSS = Metric(
+    "training.validation.loss", "gauge", "", "Loss of the last validation.", (STAGE,), ("validation_end",),
+)
 NONFINITE_VALUES = Metric(
-    "training.nonfinite.values", "counter", "{value}", "NaN and infinite values seen in payloads; never exported themselves.",
-    (FIELD, NONFINITE_KIND), (*_STEP, "validation_end", *_END),
+    "training.nonfinite.values", "counter", "{value}",
+    "NaN and infinite values seen in payloads; never exported themselves.", (FIELD, NONFINITE_KIND),
+    (*_STEP, "validation_end", *_END),
 )
 FLOPS_UTILIZATION = Metric(
     "training.flops.utilization", "gauge", "1",
     "Model FLOPs utilization: tokens per second times FLOPs per token by the peak of the device.", (), _STEP,
 )
 DATA_WAIT_DURATION = Metric(
-    "training.data.wait.duration", "histogram", "s", "Time that a step waited for its data.", (), _STEP, WAIT_BOUNDS_S
+    "training.data.wait.duration", "histogram", "s", "Time that a step waited for its data.", (), _STEP,
+    WAIT_BOUNDS_S,
 )
 TIME = Metric(
-    "training.time", "counter", "s", "Wall time of the training thread up to its last event, by state.", (TIME_STATE,), _TIMED
+    "training.time", "counter", "s", "Wall time of the training thread up to its last event, by state.",
+    (TIME_STATE,), _TIMED,
 )
 GOODPUT_UTILIZATION = Metric(
     "training.goodput.utilization", "gauge", "1",
@@ -234,53 +273,68 @@ GOODPUT_UTILIZATION = Metric(
 )
 
 CHECKPOINTS = Metric(
-    "training.checkpoints", "counter", "{checkpoint}", "Checkpoint saves; error.type is set on those that failed.",
-    (ERROR_TYPE,), ("checkpoint",),
+    "training.checkpoints", "counter", "{checkpoint}",
+    "Checkpoint saves; error.type is set on those that failed.", (ERROR_TYPE,), ("checkpoint",),
 )
 CHECKPOINT_DURATION = Metric(
-    "training.checkpoint.duration", "histogram", "s", "Time to save a checkpoint.", (), ("checkpoint",), LONG_BOUNDS_S
+    "training.checkpoint.duration", "histogram", "s", "Time to save a checkpoint.", (), ("checkpoint",),
+    LONG_BOUNDS_S,
 )
-CHECKPOINT_SIZE = Metric("training.checkpoint.size", "gauge", "By", "Size of the last checkpoint.", (), ("checkpoint",))
+CHECKPOINT_SIZE = Metric(
+    "training.checkpoint.size", "gauge", "By", "Size of the last checkpoint.", (), ("checkpoint",),
+)
 CHECKPOINT_LAST_STEP = Metric(
-    "training.checkpoint.last_step", "gauge", "{step}", "Step of the last checkpoint.", (), ("checkpoint", "checkpoint_restore")
+    "training.checkpoint.last_step", "gauge", "{step}", "Step of the last checkpoint.", (),
+    ("checkpoint", "checkpoint_restore"),
 )
 CHECKPOINT_LAST_TIME = Metric(
-    "training.checkpoint.last_time", "gauge", "s", "Unix time of the last checkpoint of this process.", (), ("checkpoint",)
+    "training.checkpoint.last_time", "gauge", "s", "Unix time of the last checkpoint of this process.", (),
+    ("checkpoint",),
 )
 COMPILE_ATTEMPTS = Metric(
-    "training.compile.attempts", "counter", "{attempt}", "Attempts to compile the model.", (COMPILE_ENABLED,), ("compile",)
+    "training.compile.attempts", "counter", "{attempt}", "Attempts to compile the model.", (COMPILE_ENABLED,),
+    ("compile",),
 )
 OOO_ENABLED = Metric(
-    "training.ooo_backprop.enabled", "gauge", "", "1 while out-of-order backprop is on, else 0.", (), ("ooo_backprop", *_START)
+    "training.ooo_backprop.enabled", "gauge", "", "1 while out-of-order backprop is on, else 0.", (),
+    ("ooo_backprop", *_START),
 )
 OOO_STREAMS = Metric(
-    "training.ooo_backprop.streams", "updown", "{stream}", "Streams used by out-of-order backprop.", (), ("ooo_backprop", *_START)
+    "training.ooo_backprop.streams", "updown", "{stream}", "Streams used by out-of-order backprop.", (),
+    ("ooo_backprop", *_START),
 )
 SHAPE_WARNINGS = Metric(
     "training.shape.warnings", "counter", "{warning}", "Dimensions that are not a multiple of the alignment.",
     (SHAPE_FIELD,), ("shape_warning", *_START),
 )
 SHAPE_ALIGNMENT = Metric(
-    "training.shape.alignment", "gauge", "{element}", "Alignment that shapes are checked against.", (), ("shape_profile", *_START)
+    "training.shape.alignment", "gauge", "{element}", "Alignment that shapes are checked against.", (),
+    ("shape_profile", *_START),
 )
 
 OUTER_STEPS = Metric("training.outer.steps", "counter", "{step}", "Outer steps applied.", (), ("outer_step",))
-OUTER_STEP_CURRENT = Metric("training.outer.step.current", "gauge", "{step}", "Number of the last outer step.", (), ("outer_step",))
+OUTER_STEP_CURRENT = Metric(
+    "training.outer.step.current", "gauge", "{step}", "Number of the last outer step.", (), ("outer_step",),
+)
 OUTER_CANDIDATES = Metric(
-    "training.outer.candidates", "gauge", "{delta}", "Deltas found by the last outer step.", (), ("outer_step",)
+    "training.outer.candidates", "gauge", "{delta}", "Deltas found by the last outer step.", (),
+    ("outer_step",),
 )
 OUTER_DELTAS = Metric(
-    "training.outer.deltas", "counter", "{delta}", "Deltas by what outer steps did with them.", (DISPOSITION,), ("outer_step",)
+    "training.outer.deltas", "counter", "{delta}", "Deltas by what outer steps did with them.",
+    (DISPOSITION,), ("outer_step",),
 )
 OUTER_STEP_DURATION = Metric(
-    "training.outer.step.duration", "histogram", "s", "Time of an outer step.", (), ("outer_step",), LONG_BOUNDS_S
+    "training.outer.step.duration", "histogram", "s", "Time of an outer step.", (), ("outer_step",),
+    LONG_BOUNDS_S,
 )
 DELTA_UPLOADS = Metric(
-    "training.delta.uploads", "counter", "{upload}", "Delta uploads by outcome.", (DELTA_OUTCOME, SKIP_REASON),
-    ("delta_uploaded", "delta_upload_failed", "delta_upload_skipped"),
+    "training.delta.uploads", "counter", "{upload}", "Delta uploads by outcome.",
+    (DELTA_OUTCOME, SKIP_REASON), ("delta_uploaded", "delta_upload_failed", "delta_upload_skipped"),
 )
 DELTA_STALE = Metric(
-    "training.delta.stale", "counter", "{delta}", "Deltas whose baseline was no longer the newest.", (), ("delta_upload_stale",)
+    "training.delta.stale", "counter", "{delta}", "Deltas whose baseline was no longer the newest.", (),
+    ("delta_upload_stale",),
 )
 DELTA_ACTIVE_UPLOADS = Metric(
     "training.delta.active_uploads", "updown", "{upload}", "Uploads queued and not yet answered.", (),
@@ -292,18 +346,25 @@ DELTA_UPLOAD_DURATION = Metric(
 )
 
 DEVICE_MEMORY_USAGE = Metric(
-    "training.device.memory.usage", "updown", "By", "Device memory in use, as the trainer's log reads it.", (), ("train_step",)
+    "training.device.memory.usage", "updown", "By", "Device memory in use, as the trainer's log reads it.",
+    (), ("train_step",),
 )
 HOOK_FAILURES = Metric(
-    "training.hook.failures", "counter", "{failure}", "Exceptions raised by hooks of the log.", (HOOK_NAME,), ("hook_failed",)
+    "training.hook.failures", "counter", "{failure}", "Exceptions raised by hooks of the log.", (HOOK_NAME,),
+    ("hook_failed",),
 )
 CUSTOM = Metric(
-    "training.custom", "gauge", "", "Numbers of events and fields outside the catalog.", (EVENT_NAME, FIELD), ("train_step",)
+    "training.custom", "gauge", "", "Numbers of events and fields outside the catalog.", (EVENT_NAME, FIELD),
+    ("train_step",),
 )
 BRIDGE_EVENTS = Metric(
-    "training.bridge.events", "counter", "{event}", "Events that reached the bridge.", (EVENT_NAME, EVENT_OUTCOME), ("train_step",)
+    "training.bridge.events", "counter", "{event}", "Events that reached the bridge.",
+    (EVENT_NAME, EVENT_OUTCOME), ("train_step",),
 )
-BRIDGE_DROPS = Metric("training.bridge.drops", "counter", "{value}", "Values the bridge did not keep or deliver.", (DROP_REASON,))
+BRIDGE_DROPS = Metric(
+    "training.bridge.drops", "counter", "{value}", "Values the bridge did not keep or deliver.",
+    (DROP_REASON,),
+)
 
 # fmt: on
 
@@ -342,4 +403,4 @@ EVENTS: Mapping[str, frozenset[str]] = {
         "hook_failed": "hook failed_event error count",
     }.items()
 }
-"""The fields of each event with a meaning of their own; numbers in all others reach ``training.custom``."""
+"""The fields of each event that mean something; numbers in others reach ``training.custom``."""

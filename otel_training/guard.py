@@ -58,7 +58,7 @@ class Guard:
         self.notices = notices
 
     def run(self, part: str, function: Callable[P, object], *args: P.args, **kwargs: P.kwargs) -> bool:
-        """Call ``function`` with the arguments and return whether it came back; ``part`` names it in the log."""
+        """Call ``function`` and return whether it came back; ``part`` is its name in the log."""
         try:
             function(*args, **kwargs)
         except Exception as error:  # noqa: BLE001 - the blanket except that this module is for

@@ -44,7 +44,7 @@ class Identity:
 
     @property
     def instance_id(self) -> str:
-        """``service.instance.id``, the same after a restart: counters reset instead of becoming new series."""
+        """``service.instance.id``, the same after a restart: counters reset instead of forking off."""
         return str(uuid.uuid5(_INSTANCE_NAMESPACE, f"{self.run_id}.{self.rank}"))
 
     @property

@@ -243,7 +243,7 @@ class Recorder:
     # ------------------------------------------------------------------- checkpoints, validation, compile
 
     def _timed(self, payload: Payload, now: Moment, name: str) -> Number | None:
-        """Assign the event's duration to a state and return it; absent, it is all the time since the last event."""
+        """Give a state the event's duration and return it; absent, it is all since the last event."""
         duration_s = self._fields.amount(payload, "duration_s")
         self._book.assign(now.monotonic_s, name if duration_s is None else self._rest, (name, duration_s))
         return duration_s

@@ -17,8 +17,8 @@ _INT64_MIN, _INT64_MAX = -(2**63), 2**63 - 1
 def number(value: Any) -> Number | None:
     """Return ``value`` as a float or a 64-bit int, or None when it is not a number that can be read for free.
 
-    bool becomes 0 or 1, an int beyond 64 bits a float, ``Decimal`` and other real numbers a float, CPU tensors
-    and NumPy values of one element their item. A tensor on another device is never read: it would synchronise.
+    bool becomes 0 or 1, an int beyond 64 bits a float, ``Decimal`` and other real numbers a float, CPU
+    tensors and NumPy values of one element their item. A tensor elsewhere is not read: it would synchronise.
     """
     kind = type(value)
     if kind is float:
@@ -70,7 +70,7 @@ def on_device(value: Any) -> bool:
 
 
 def text(value: Any, max_length: int) -> str:
-    """Return ``value`` as the text of an attribute: ``true``/``false`` for bools, valid UTF-8, cut at ``max_length``.
+    """Return ``value`` as an attribute's text: ``true``/``false`` for bools, valid UTF-8, not too long.
 
     An object whose ``str`` raises becomes the name of its type.
     """

@@ -1,0 +1,126 @@
+"""Catalog and states become OpenTelemetry instruments of one meter provider.
+
+All but histograms are observable: they return what is true when somebody collects, in every SDK version, and
+a run that is over is simply no longer walked. Histograms are fed from the same callbacks with what came in
+since the last collection, so that their counts agree with the scrape page bucket by bucket.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping
+from functools import partial
+from math import inf, nextafter
+from typing import Protocol
+from weakref import WeakKeyDictionary
+
+from opentelemetry.metrics import CallbackOptions, MeterProvider, Observation
+from opentelemetry.metrics import Histogram as Recording
+
+from otel_training import catalog
+from otel_training.catalog import Metric
+from otel_training.guard import Guard
+from otel_training.state import Histogram, Series, State
+from otel_training.version import VERSION
+
+
+class Source(Protocol):
+    """A run whose numbers are to be seen."""
+
+    state: State
+    point_attributes: Mapping[str, str | int]
+
+
+class Instruments:
+    """The catalog's instruments on one provider; every collection walks the runs attached at that moment.
+
+    Args:
+        provider: Where the instruments are made; its readers decide when they are read.
+        guard: Takes what goes wrong in a callback, so that it costs one metric and not the collection.
+    """
+
+    def __init__(self, provider: MeterProvider, guard: Guard) -> None:
+        self._guard = guard
+        self._pid = os.getpid()
+        self._lock = threading.Lock()
+        self._sources: tuple[Source, ...] = ()
+        # Kept past a run's end: a later run of the same identity goes on with the same state.
+        self._fed: WeakKeyDictionary[State, dict[Series, Histogram]] = WeakKeyDictionary()
+        meter = provider.get_meter(catalog.SCOPE, VERSION)
+        make = {
+            "gauge": meter.create_observable_gauge,
+            "counter": meter.create_observable_counter,
+            "updown": meter.create_observable_up_down_counter,
+        }
+        self._recordings: dict[Metric, Recording] = {}
+        for metric in catalog.METRICS:
+            if metric.kind == "histogram":
+                self._recordings[metric] = meter.create_histogram(
+                    metric.name, metric.unit, metric.brief, explicit_bucket_boundaries_advisory=metric.bounds
+                )
+            else:
+                make[metric.kind](metric.name, [partial(self._observe, metric)], metric.unit, metric.brief)
+
+    def attach(self, source: Source) -> None:
+        """Show a run from now on."""
+        with self._lock:
+            if source not in self._sources:
+                self._sources += (source,)
+
+    def detach(self, source: Source) -> None:
+        """Show a run no longer; what its histograms hold is fed first."""
+        self._guard.run("histograms", self._feed)
+        with self._lock:
+            self._sources = tuple(other for other in self._sources if other is not source)
+
+    def _observe(self, metric: Metric, _options: CallbackOptions) -> Iterable[Observation]:
+        observations: list[Observation] = []
+        if os.getpid() == self._pid:  # a forked child has nothing of its own to tell
+            self._guard.run("histograms", self._feed)
+            for source in self._sources:
+                self._guard.run(metric.name, self._collect, metric, source, observations)
+        return observations
+
+    def _collect(self, metric: Metric, source: Source, into: list[Observation]) -> None:
+        for (owner, labels), value in source.state.snapshot().values.items():
+            if owner is metric:
+                into.append(Observation(value, _attributes(metric, labels, source)))
+
+    def _feed(self) -> None:
+        """Record what came in since the last call: each bucket's mean, as often as it was hit."""
+        with self._lock:
+            for source in self._sources:
+                for series, histogram in source.state.snapshot().histograms.items():
+                    self._feed_series(source, series, histogram)
+
+    def _feed_series(self, source: Source, series: Series, histogram: Histogram) -> None:
+        all_fed = self._fed.setdefault(source.state, {})
+        fed = all_fed.get(series) or Histogram(histogram.bounds)
+        all_fed[series] = histogram
+        metric, labels = series
+        attributes = _attributes(metric, labels, source)
+        for bucket, (count, before) in enumerate(zip(histogram.counts, fed.counts, strict=True)):
+            if count > before:
+                mean = (histogram.sums[bucket] - fed.sums[bucket]) / (count - before)
+                value = _within(bucket, mean, histogram.bounds)
+                for _ in range(count - before):
+                    self._recordings[metric].record(value, attributes)
+
+
+def _within(bucket: int, value: float, bounds: tuple[float, ...]) -> float:
+    """Return ``value``, moved into its bucket when rounding of the mean took it out."""
+    if bisect_left(bounds, value) == bucket:
+        return value
+    if bucket == len(bounds):
+        return nextafter(bounds[-1], inf)
+    return bounds[bucket]
+
+
+def _attributes(metric: Metric, labels: tuple[str | None, ...], source: Source) -> dict[str, str | int]:
+    attributes: dict[str, str | int] = dict(source.point_attributes)
+    for attribute, label in zip(metric.attributes, labels, strict=True):
+        if label is not None:
+            attributes[attribute.name] = label
+    return attributes

@@ -1,0 +1,147 @@
+"""What exists once in a process: live runs, each provider's instruments, the handlers of fork and exit.
+
+This is the only module with global state, and it has none before the first hook is made.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+import threading
+import weakref
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from typing import Protocol
+
+from opentelemetry import metrics
+from opentelemetry.metrics import MeterProvider
+
+from otel_training.guard import Guard
+from otel_training.instruments import Instruments
+from otel_training.run import Run
+from otel_training.state import State
+
+_MAX_CLOSED_RUNS = 64
+
+RunKey = tuple[Hashable, ...]
+
+
+class Forkable(Protocol):
+    """Something that holds what a forked child must not use."""
+
+    def abandon_in_child(self) -> None:
+        """Let go of threads and sockets that belong to the parent; called in the child."""
+
+
+class Closable(Protocol):
+    """Something that must end before the interpreter does."""
+
+    def close(self, error: BaseException | None = None) -> None:
+        """End it; ``error`` is the exception that ends the program, if one does."""
+
+
+_lock = threading.RLock()
+_live: dict[RunKey, Run] = {}
+_closed: OrderedDict[RunKey, State] = OrderedDict()
+_instruments: weakref.WeakKeyDictionary[MeterProvider, Instruments] = weakref.WeakKeyDictionary()
+_forkables: weakref.WeakSet[Forkable] = weakref.WeakSet()
+_closables: weakref.WeakSet[Closable] = weakref.WeakSet()
+_handlers_set = False
+
+
+def join(key: RunKey, hook: int, create: Callable[[State], Run]) -> Run:
+    """Return the live run of ``key``, or create it on the totals that the last one of ``key`` left."""
+    with _lock:
+        _set_handlers()
+        run = _live.get(key)
+        if run is None:
+            state = _closed.pop(key, None) or State()
+            state.forget_current()
+            run = _live[key] = create(state)
+        run.join(hook)
+        return run
+
+
+def leave(key: RunKey, hook: int, *, keep_totals: bool) -> bool:
+    """Take a hook from its run and return whether the run is over.
+
+    Args:
+        key: The run's identity.
+        hook: The hook that leaves.
+        keep_totals: Whether a later run of ``key`` goes on from the counters of this one.
+    """
+    with _lock:
+        run = _live.get(key)
+        if run is None or not run.leave(hook):
+            return False
+        del _live[key]
+        if keep_totals:
+            _closed[key] = run.state
+            while len(_closed) > _MAX_CLOSED_RUNS:
+                _closed.popitem(last=False)
+        return True
+
+
+def instruments(provider: MeterProvider | None, guard: Guard) -> Instruments:
+    """Return the instruments of ``provider``, or of the global one; they are made at the first call."""
+    with _lock:
+        if provider is None:
+            provider = metrics.get_meter_provider()
+        found = _instruments.get(provider)
+        if found is None and provider is metrics.get_meter_provider():
+            # The proxy that stands for a global provider hands its instruments on to the one set later: the
+            # two are one provider, and making the instruments again would double every point.
+            found = next((made for known, made in _instruments.items() if _is_proxy(known)), None)
+        if found is None:
+            found = Instruments(provider, guard)
+        _instruments[provider] = found
+        return found
+
+
+def forget_in_children(forkable: Forkable) -> None:
+    """Call ``abandon_in_child`` in every child forked from now on."""
+    with _lock:
+        _set_handlers()
+        _forkables.add(forkable)
+
+
+def close_at_exit(closable: Closable) -> None:
+    """Close ``closable`` when the interpreter ends, if nothing did before."""
+    with _lock:
+        _set_handlers()
+        _closables.add(closable)
+
+
+def _is_proxy(provider: MeterProvider) -> bool:
+    return type(provider).__name__ == "_ProxyMeterProvider"  # the API has no public name for it
+
+
+def _set_handlers() -> None:
+    global _handlers_set
+    if not _handlers_set:
+        _handlers_set = True
+        atexit.register(_close_all)
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=_after_fork_in_child)
+
+
+def _close_all() -> None:
+    # Set by the interpreter when an exception nobody caught ends the program.
+    error = getattr(sys, "last_value", None)
+    for closable in list(_closables):
+        closable.close(error)
+
+
+def _after_fork_in_child() -> None:
+    """Leave what is the parent's to the parent; a child may begin telemetry of its own."""
+    global _lock
+    _lock = threading.RLock()  # a thread that does not exist here may have held it
+    _live.clear()
+    _closed.clear()
+    _instruments.clear()
+    _closables.clear()
+    forkables = list(_forkables)
+    _forkables.clear()
+    for forkable in forkables:
+        forkable.abandon_in_child()
