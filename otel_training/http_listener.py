@@ -1,0 +1,320 @@
+"""A small HTTP server that no client can hang, flood or make noisy: what the scrape page stands on.
+
+One request per connection, a bounded number of connections, and a time limit on each part of one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import io
+import os
+import socket
+import ssl
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from email.message import Message
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+from otel_training.guard import Guard, describe
+
+MAX_CONNECTIONS = 32
+"""Connections served at the same time; further ones are answered 503 at once."""
+
+MAX_HEAD_BYTES = 16 * 1024
+"""Longest request line and headers together."""
+
+READ_TIMEOUT_S = 5.0
+"""Seconds in which a client must have sent its request, TLS handshake included."""
+
+WRITE_TIMEOUT_S = 5.0
+"""Seconds in which a client must have taken its answer."""
+
+_POLL_S = 0.2
+_REFUSED_KEPT_S = 0.5
+_OUT_OF_RESOURCES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+_TEXT = "text/plain; charset=utf-8"
+
+
+@dataclass(frozen=True)
+class Request:
+    """A request as a page sees it.
+
+    Args:
+        method: ``GET`` or ``HEAD``.
+        path: Without the query.
+        headers: Looked up without regard to case.
+    """
+
+    method: str
+    path: str
+    headers: Message
+
+
+@dataclass
+class Answer:
+    """What a client is sent.
+
+    Args:
+        status: HTTP status code.
+        body: Left out when the method is HEAD.
+        content_type: Of the body.
+        headers: Further headers.
+        when_sent: Called once the client has been sent all of it.
+    """
+
+    status: int
+    body: bytes
+    content_type: str
+    headers: dict[str, str] = field(default_factory=dict)
+    when_sent: Callable[[], None] | None = None
+
+    @classmethod
+    def plain(cls, status: int, line: str, **headers: str) -> Answer:
+        """Return an answer of one line of text."""
+        return cls(status, f"{line}\n".encode(), _TEXT, headers)
+
+
+class Listener(ThreadingHTTPServer):
+    """Accepts connections and serves each from a daemon thread of its own.
+
+    Args:
+        family: IPv4 or IPv6.
+        address: Numeric host and port; port 0 is any free one.
+        answer: Returns the answer to a GET or HEAD request.
+        tls: Wraps each connection when given.
+        guard: Where failures of ``answer`` are told.
+
+    Raises:
+        OSError: The address cannot be bound.
+    """
+
+    daemon_threads = True
+    allow_reuse_address = True  # else connections that closed lately would hold the port for a minute
+    allow_reuse_port = False  # else two runs could share a port without knowing
+    request_queue_size = 2 * MAX_CONNECTIONS
+
+    def __init__(
+        self,
+        family: socket.AddressFamily,
+        address: tuple[str, int],
+        answer: Callable[[Request], Answer],
+        tls: ssl.SSLContext | None,
+        guard: Guard,
+    ) -> None:
+        self.address_family = family
+        self.answer = answer
+        self.guard = guard
+        self._tls = tls
+        self._changed = threading.Condition()
+        self._open: set[socket.socket] = set()
+        self._refused: deque[tuple[float, socket.socket]] = deque()
+        self._thread = threading.Thread(
+            target=self.serve_forever, args=(_POLL_S,), name="otel-training-scrape-page", daemon=True
+        )
+        super().__init__(address, _Handler)
+
+    @property
+    def port(self) -> int:
+        """The port that is bound."""
+        return int(self.server_address[1])
+
+    def start(self) -> None:
+        """Begin to serve, in a thread of its own."""
+        self._thread.start()
+
+    def stop(self, grace_s: float) -> None:
+        """Free the port, let answers in progress finish for ``grace_s`` seconds, and cut what is left."""
+        if self._thread.ident is not None:
+            self.shutdown()
+            self._thread.join()
+        self.server_close()
+        with self._changed:
+            self._changed.wait_for(lambda: not self._open, grace_s)
+            for connection in self._open:
+                with contextlib.suppress(OSError):
+                    connection.shutdown(socket.SHUT_RDWR)
+            self._changed.wait_for(lambda: not self._open, grace_s)
+        self._close_refused(before_s=float("inf"))
+
+    def close_copies(self) -> None:
+        """In a forked child: close its copies of all sockets, with no lock, for any may be held for ever."""
+        for inherited in (self.socket, *self._open, *(connection for _, connection in self._refused)):
+            # Not close(): that waits for readers of the socket, which belong to threads the child has not.
+            with contextlib.suppress(OSError):
+                os.close(inherited.detach())
+
+    def server_bind(self) -> None:
+        """Bind without the base class's look-up of the host's full name, which may wait for a name server."""
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self.socket.bind(self.server_address)
+        self.server_address = self.socket.getsockname()
+
+    def get_request(self) -> tuple[socket.socket, Any]:
+        """Accept a connection; a TLS handshake is left to the connection's own thread."""
+        try:
+            connection, client = self.socket.accept()
+        except OSError as error:
+            if error.errno in _OUT_OF_RESOURCES:
+                time.sleep(_POLL_S)  # the connection stays in the queue: asked again at once, this would spin
+            raise
+        if self._tls is None:
+            return connection, client
+        try:
+            return self._tls.wrap_socket(connection, server_side=True, do_handshake_on_connect=False), client
+        except OSError:
+            connection.close()
+            raise
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Hand the connection to a thread, or refuse it when there are too many."""
+        with self._changed:
+            full = len(self._open) >= MAX_CONNECTIONS
+            if not full:
+                self._open.add(request)
+        if full:
+            self._refuse(request)
+            return
+        try:
+            super().process_request(request, client_address)
+        except RuntimeError:  # the process may not have one more thread
+            self._forget(request)
+            self._refuse(request)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        """Serve the connection."""
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._forget(request)
+
+    def service_actions(self) -> None:
+        """Let go of refused connections whose client has had the time to read the answer."""
+        self._close_refused(before_s=time.monotonic() - _REFUSED_KEPT_S)
+
+    def handle_error(self, *_: Any) -> None:
+        """Tell what went wrong, unless the client went away or was too slow."""
+        error = sys.exc_info()[1]
+        if error is not None and not isinstance(error, OSError):
+            self.guard.notices.warn("the scrape page", f"the scrape page failed: {describe(error)}")
+
+    def _forget(self, request: socket.socket) -> None:
+        with self._changed:
+            self._open.discard(request)
+            self._changed.notify_all()
+
+    def _refuse(self, connection: socket.socket) -> None:
+        if self._tls is None:
+            with contextlib.suppress(OSError):
+                connection.setblocking(False)
+                connection.sendall(
+                    b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: text/plain; charset=utf-8\r\n"
+                    b"Content-Length: 21\r\nRetry-After: 1\r\nConnection: close\r\n\r\ntoo many connections\n"
+                )
+                connection.shutdown(socket.SHUT_WR)
+        # Closed now, with the request unread, the kernel would reset the connection and lose the answer.
+        self._refused.append((time.monotonic(), connection))
+        while len(self._refused) > 2 * MAX_CONNECTIONS:
+            self._close_oldest_refused()
+
+    def _close_refused(self, before_s: float) -> None:
+        while self._refused and self._refused[0][0] < before_s:
+            self._close_oldest_refused()
+
+    def _close_oldest_refused(self) -> None:
+        with contextlib.suppress(OSError):
+            self._refused.popleft()[1].close()
+
+
+class _Handler(BaseHTTPRequestHandler):
+    """Reads one request, sends one answer."""
+
+    server: Listener
+    protocol_version = "HTTP/1.1"
+
+    def handle(self) -> None:
+        """Serve the connection's only request."""
+        self.command = self.requestline = ""
+        self.request_version = self.protocol_version
+        head = self._read_head()
+        if len(head) > MAX_HEAD_BYTES:
+            self.send_error(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
+            return
+        self.rfile.close()
+        self.rfile = io.BytesIO(head)
+        self.raw_requestline = self.rfile.readline()
+        if not self.raw_requestline or not self.parse_request():
+            return
+        if self.command in ("GET", "HEAD"):
+            self._send(self._answer(Request(self.command, self.path.partition("?")[0], self.headers)))
+        else:
+            self._send(Answer.plain(405, "method not allowed: GET and HEAD are", Allow="GET, HEAD"))
+
+    def send_error(self, code: int, *_: str | None) -> None:
+        """Answer a request that cannot be understood, in one plain line."""
+        self._send(Answer.plain(code, HTTPStatus(code).phrase.lower()))
+
+    def version_string(self) -> str:
+        """Name the software without versions."""
+        return "otel-training"
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the base class's name
+        """Write no access log: standard error is the trainer's."""
+
+    def _read_head(self) -> bytes:
+        """Return the request up to the end of its headers, or one piece more than is accepted.
+
+        Raises:
+            TimeoutError: The client did not send it in time, however it dealt out its bytes.
+        """
+        deadline_s = time.monotonic() + READ_TIMEOUT_S
+        self.connection.settimeout(READ_TIMEOUT_S)
+        if isinstance(self.connection, ssl.SSLSocket):
+            self.connection.do_handshake()
+        head = b""
+        while b"\n\r\n" not in head and b"\n\n" not in head and len(head) <= MAX_HEAD_BYTES:
+            self.connection.settimeout(max(deadline_s - time.monotonic(), 0.001))
+            received = self.connection.recv(4096)
+            if not received:
+                break
+            head += received
+        return head
+
+    def _answer(self, request: Request) -> Answer:
+        answers: list[Answer] = []
+        if not self.server.guard.run("the scrape page", lambda: answers.append(self.server.answer(request))):
+            return Answer.plain(500, "this page failed: the run's log says why")
+        return answers[0]
+
+    def _send(self, answer: Answer) -> None:
+        self.connection.settimeout(WRITE_TIMEOUT_S)
+        self.send_response(answer.status)
+        self.send_header("Content-Type", answer.content_type)
+        self.send_header("Content-Length", str(len(answer.body)))
+        self.send_header("Cache-Control", "no-store")
+        self.send_header("X-Content-Type-Options", "nosniff")
+        self.send_header("Connection", "close")
+        for name, value in answer.headers.items():
+            self.send_header(name, value)
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(answer.body)
+        if answer.when_sent is not None:
+            answer.when_sent()
+        if answer.status >= HTTPStatus.BAD_REQUEST:
+            self._read_rest()
+
+    def _read_rest(self) -> None:
+        """Take what a refused client is still sending, so that the kernel does not reset the answer away."""
+        with contextlib.suppress(OSError):
+            self.connection.shutdown(socket.SHUT_WR)
+            self.connection.settimeout(0.2)
+            for _ in range(16):
+                if not self.connection.recv(4096):
+                    break
