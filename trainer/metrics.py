@@ -66,7 +66,7 @@ class MetricLogger:
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
         self._threshold = _threshold(level)
-        if isinstance(every_steps, bool) or not isinstance(every_steps, int) or every_steps < 1:
+        if type(every_steps) is not int or every_steps < 1:
             raise ValueError(f"every_steps={every_steps!r}: accepted is a whole number of steps, 1 or more")
         if (
             file is not None
