@@ -20,7 +20,6 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("trainer", "otel_training")
 MAX_LINES = 400
-DATA = {"otel_training.catalog"}  # a table of a few lines per metric; it is looked up, not read
 
 # Where code of others may raise anything and training must go on. Everything else names what it catches.
 BLANKET_EXCEPTS = {
@@ -99,6 +98,10 @@ def imports_from(nodes: Iterator[ast.AST], module: Module, *banned: str) -> list
     ]
 
 
+def in_catalog(module: Module) -> bool:
+    return f"{module.name}.".startswith("otel_training.catalog.")
+
+
 # ------------------------------------------------------------------------------------------------ the rules
 
 
@@ -114,15 +117,14 @@ def torch_is_imported_late(module: Module) -> list[str]:
 
 
 def catalog_and_state_are_plain(module: Module) -> list[str]:
-    if module.name not in ("otel_training.catalog", "otel_training.state"):
+    if not (in_catalog(module) or module.name == "otel_training.state"):
         return []
     return imports_from(ast.walk(module.tree), module, "opentelemetry", "prometheus_client", "torch")
 
 
 def modules_are_short(module: Module) -> list[str]:
     lines = module.source.count("\n")
-    too_long = lines > MAX_LINES and module.name not in DATA
-    return [f"has {lines} lines, more than {MAX_LINES}"] if too_long else []
+    return [f"has {lines} lines, more than {MAX_LINES}"] if lines > MAX_LINES else []
 
 
 def public_names_have_docstrings(module: Module) -> list[str]:
@@ -165,7 +167,7 @@ def blanket_excepts_are_where_they_belong(module: Module) -> list[str]:
 
 
 def metric_names_stand_in_the_catalog(module: Module) -> list[str]:
-    if module.name == "otel_training.catalog":
+    if in_catalog(module):
         return []
     texts = [
         node
@@ -193,7 +195,7 @@ VIOLATIONS: list[tuple[Callable[[Module], list[str]], str, str]] = [
     ),
     (torch_is_imported_late, "otel_training.devices.xla", "class Reader:\n    import torch_xla.core"),
     (catalog_and_state_are_plain, "otel_training.state", "def f():\n    from opentelemetry import metrics"),
-    (catalog_and_state_are_plain, "otel_training.catalog", "import prometheus_client.core"),
+    (catalog_and_state_are_plain, "otel_training.catalog.metrics", "import prometheus_client.core"),
     (modules_are_short, "trainer.cli", "x = 1\n" * (MAX_LINES + 1)),
     (public_names_have_docstrings, "trainer.cli", '"""A module."""\ndef main(): pass'),
     (

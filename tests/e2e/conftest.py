@@ -125,7 +125,7 @@ def unused_port() -> int:
 
 @pytest.fixture
 def prometheus(tmp_path) -> Callable[..., Prometheus]:
-    """Call it with targets to get a server that is ready; its output stays in ``tmp_path`` when a test fails."""
+    """Call it with targets to get a server that is ready; what it prints stays in ``tmp_path``."""
     program = need_tool("prometheus")
     servers: list[Prometheus] = []
 
