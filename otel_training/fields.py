@@ -40,11 +40,11 @@ class Fields:
         plain = number(value)
         if plain is None:
             self._drop(field, value)
-            return None
-        if not math.isfinite(plain):
+        elif not math.isfinite(plain):
             self._count_nonfinite(field, plain)
-            return None
-        return plain
+        else:
+            return plain
+        return None
 
     def amount(self, payload: Payload, field: str) -> Number | None:
         """Return a field as a finite number that is not negative: a duration, a size, a count."""

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import itertools
 import os
+import time
 import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from opentelemetry import metrics
+from opentelemetry import metrics, trace
 from opentelemetry.metrics import MeterProvider
+from opentelemetry.trace import TracerProvider
 
-from otel_training import bounded, process
+from otel_training import bounded, catalog, process
 from otel_training.clock import Clock
 from otel_training.guard import Guard, Notices
-from otel_training.identity import detect
+from otel_training.identity import Identity, detect
 from otel_training.run import Run
 from otel_training.state import State
+from otel_training.tracing import Tracing, TracingOptions
+from otel_training.version import VERSION
 
 CLOSE_TIMEOUT_S = 5.0
 """Longest that ``close()`` waits for providers that are not ours."""
@@ -47,16 +51,18 @@ class Attachment:
 
 
 class OTelHook:
-    """Turns a trainer's events into OpenTelemetry metrics on a provider that is already there.
+    """Turns a trainer's events into OpenTelemetry metrics and spans on providers that are already there.
 
     Like any instrumentation it uses the providers it is given, else the global ones, and never shuts them
     down. ``start()`` makes a hook with a pipeline of its own instead.
 
     Args:
         meter_provider: Where metrics go; the global one when None, also when that is set later.
+        tracer_provider: Where spans go; likewise.
         run_name: Readable name of the run; its id when None.
         run_id: Identity of the run; ``OTEL_TRAINING_RUN_ID``, the launcher's or a random one when None.
-        attributes: Attributes to add to every point.
+        attributes: Attributes to add to every point and span.
+        tracing: Which spans are made of steps.
         clock: When events arrive; for tests.
 
     Raises:
@@ -70,13 +76,23 @@ class OTelHook:
         self,
         *,
         meter_provider: MeterProvider | None = None,
+        tracer_provider: TracerProvider | None = None,
         run_name: str | None = None,
         run_id: str | None = None,
         attributes: Mapping[str, str | int] | None = None,
+        tracing: TracingOptions | None = None,
         clock: Clock | None = None,
     ) -> None:
+        identity = detect(os.environ, run_id=run_id, run_name=run_name)
         self._begin(
-            _attach_to_providers(meter_provider, run_name, run_id, attributes or {}, clock or Clock())
+            _attach_to_providers(
+                meter_provider,
+                tracer_provider,
+                identity,
+                {**identity.point_attributes, **(attributes or {})},
+                tracing or TracingOptions(),
+                clock or Clock(),
+            )
         )
 
     @classmethod
@@ -129,28 +145,36 @@ class OTelHook:
 
 def _attach_to_providers(
     meter_provider: MeterProvider | None,
-    run_name: str | None,
-    run_id: str | None,
+    tracer_provider: TracerProvider | None,
+    identity: Identity,
     attributes: Mapping[str, str | int],
+    options: TracingOptions,
     clock: Clock,
 ) -> Attachment:
-    identity = detect(os.environ, run_id=run_id, run_name=run_name)
     guard = Guard(Notices())
     instruments = process.instruments(meter_provider, guard)
-    points = {**identity.point_attributes, **attributes}
+    tracer = trace.get_tracer(catalog.SCOPE, VERSION, tracer_provider)
     key = (weakref.ref(instruments), identity.run_id, identity.rank)
     number = next(_numbers)
 
     def create(state: State) -> Run:
-        return Run(identity, state, guard, clock, points)
+        tracing = Tracing(tracer, attributes, identity.rank, options, os.environ, clock.now())
+        return Run(identity, state, guard, clock, attributes, tracing)
 
     run = process.join(key, number, create)
     instruments.attach(run)
 
     def flush(timeout_s: float) -> bool:
-        provider = meter_provider or metrics.get_meter_provider()
-        force_flush = getattr(provider, "force_flush", None)  # the API alone has none
-        return force_flush is None or bounded.call(guard, "flush", force_flush, timeout_s)
+        deadline_s = time.monotonic() + timeout_s
+        done = True
+        for provider in (
+            tracer_provider or trace.get_tracer_provider(),
+            meter_provider or metrics.get_meter_provider(),
+        ):
+            force_flush = getattr(provider, "force_flush", None)  # the API alone has none
+            if force_flush is not None:
+                done &= bounded.call(guard, "flush", force_flush, deadline_s - time.monotonic())
+        return done
 
     def close(error: BaseException | None) -> None:
         if process.leave(key, number, keep_totals=True):

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from otel_training import catalog
-from otel_training.clock import Clock, Moment
+from otel_training.clock import Moment
 from otel_training.counting import StepCount, Total
 from otel_training.fields import Fields, Payload, error_type
 from otel_training.guard import attempt
@@ -28,14 +28,13 @@ class Recorder:
     Args:
         state: The numbers of the run.
         identity: Who emits; rank and world size end up in metrics.
-        clock: When events arrive.
+        now: When the bridge was set up; time until the first event is start-up time.
     """
 
-    def __init__(self, state: State, identity: Identity, clock: Clock) -> None:
+    def __init__(self, state: State, identity: Identity, now: Moment) -> None:
         self._state = state
         self._identity = identity
-        self._clock = clock
-        self._book = TimeBook(state, clock.now().monotonic_s)
+        self._book = TimeBook(state, now.monotonic_s)
         self._window = RateWindow()
         self._steps = StepCount()
         self._totals = {
@@ -50,6 +49,10 @@ class Recorder:
         self._peak_flops_per_s: Number | None = None
         self._rest = "startup"
         self._last_step_s: float | None = None
+        self.step_duration_s: float | None = None
+        """Seconds that each of the steps took which the last event reported; None for other events."""
+        self.applied_steps: Number = 0
+        """How many steps those were."""
         outer = OuterLoop(state, self._fields)
         self._handlers: dict[str, _Handler] = {
             "train_start": self._train_start,
@@ -73,9 +76,9 @@ class Recorder:
             "delta_upload_stale": outer.stale,
         }
 
-    def record(self, event: str, payload: Payload) -> None:
+    def record(self, event: str, payload: Payload, now: Moment) -> None:
         """Take one event into the state."""
-        now = self._clock.now()
+        self.step_duration_s, self.applied_steps = None, 0
         handler = self._handlers.get(event)
         if handler is None:
             self._fields.custom(event, payload, payload)
@@ -193,6 +196,7 @@ class Recorder:
             state.set(catalog.STEP_CURRENT, step)
             state.set(catalog.STEP_LAST_TIME, now.unix_s)
         if applied > 0:
+            self.applied_steps = applied
             state.add(catalog.STEPS, applied)
             self._observe_step(now, applied)
         if replayed > 0:
@@ -215,7 +219,8 @@ class Recorder:
         if self._last_step_s is not None:
             took_s = max(0.0, now.monotonic_s - self._last_step_s - outside_s)
             times = max(1, int(applied))
-            self._state.observe(catalog.STEP_DURATION, took_s / times, times)
+            self.step_duration_s = took_s / times
+            self._state.observe(catalog.STEP_DURATION, self.step_duration_s, times)
         self._last_step_s = now.monotonic_s
 
     def _window_totals(self) -> tuple[Number, ...]:

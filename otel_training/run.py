@@ -12,6 +12,7 @@ from otel_training.guard import Guard, attempt
 from otel_training.identity import Identity
 from otel_training.recorder import Recorder
 from otel_training.state import State
+from otel_training.tracing import Tracing
 from otel_training.values import text
 
 _REMEMBERED_EVENTS = 256
@@ -26,6 +27,7 @@ class Run:
         guard: Keeps failures away from training.
         clock: When events arrive.
         point_attributes: What is put on each point because the provider's resource does not say it.
+        tracing: Makes the spans; None for none.
     """
 
     def __init__(
@@ -35,12 +37,15 @@ class Run:
         guard: Guard,
         clock: Clock,
         point_attributes: Mapping[str, str | int],
+        tracing: Tracing | None,
     ) -> None:
         self.identity = identity
         self.state = state
         self.point_attributes = point_attributes
         self._guard = guard
-        self._recorder = Recorder(state, identity, clock)
+        self._clock = clock
+        self._recorder = Recorder(state, identity, clock.now())
+        self._tracing = tracing
         self._hooks: set[int] = set()
         self._recent: deque[tuple[object, set[int]]] = deque(maxlen=_REMEMBERED_EVENTS)
 
@@ -62,16 +67,31 @@ class Run:
                 return
             name = text(event, catalog.EVENT_NAME.max_length)
             own = attempt(dict, payload)
-            if own is None or not self._guard.run("recorder", self._recorder.record, name, own):
+            if own is None:
                 self._recorder.failed(name)
+            else:
+                self._take(name, own)
 
     def end(self, error: BaseException | None = None) -> None:
-        """End a run that no event has ended: it failed with ``error``, or was interrupted."""
+        """End what no event has ended: the run, as failed with ``error`` or interrupted, and open spans."""
         with self.state.lock:
             if self._recorder.active:
                 outcome = "interrupted" if error is None else "failed"
-                end = {"outcome": outcome, "error": error}
-                self._guard.run("recorder", self._recorder.record, "train_end", end)
+                self._take("train_end", {"outcome": outcome, "error": error})
+            if self._tracing is not None:
+                self._guard.run("tracing", self._tracing.close, self._clock.now())
+
+    def _take(self, event: str, payload: dict[Any, Any]) -> None:
+        now, recorder, tracing = self._clock.now(), self._recorder, self._tracing
+        if not self._guard.run("recorder", recorder.record, event, payload, now):
+            recorder.failed(event)
+        if tracing is None:
+            return
+        if event == "train_step":
+            steps = recorder.applied_steps
+            self._guard.run("tracing", tracing.step, payload, now, recorder.step_duration_s, steps)
+        else:
+            self._guard.run("tracing", tracing.record, event, payload, now)
 
     def _delivered_before(self, hook: int, event: str, payload: Mapping[Any, Any]) -> bool:
         """Whether another hook of this run brought this same event already."""

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
+    from opentelemetry.sdk.trace import ReadableSpan
+
     from otel_training.clock import Clock
     from otel_training.hook import OTelHook
 
@@ -23,7 +25,8 @@ class TelemetryCapture:
 
     Attributes:
         hook: The hook to attach or to call.
-        meter_provider: The provider that the hook writes to.
+        meter_provider: Where the hook's metrics go.
+        tracer_provider: Where its spans go.
     """
 
     hook: OTelHook
@@ -31,12 +34,27 @@ class TelemetryCapture:
     def __init__(self, clock: Clock | None = None, **hook_arguments: Any) -> None:
         from opentelemetry.sdk.metrics import MeterProvider
         from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+        from opentelemetry.sdk.trace import TracerProvider
+        from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+        from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
         from otel_training.hook import OTelHook
 
+        self._exporter = InMemorySpanExporter()
+        self.tracer_provider = TracerProvider(shutdown_on_exit=False)
+        self.tracer_provider.add_span_processor(SimpleSpanProcessor(self._exporter))
         self._reader = InMemoryMetricReader()
         self.meter_provider = MeterProvider([self._reader], shutdown_on_exit=False)
-        self.hook = OTelHook(meter_provider=self.meter_provider, clock=clock, **hook_arguments)
+        self.hook = OTelHook(
+            meter_provider=self.meter_provider,
+            tracer_provider=self.tracer_provider,
+            clock=clock,
+            **hook_arguments,
+        )
+
+    def spans(self, name: str | None = None) -> list[ReadableSpan]:
+        """Return the finished spans in the order of their ends, those of one name when ``name`` is given."""
+        return [span for span in self._exporter.get_finished_spans() if name in (None, span.name)]
 
     def points(self, name: str | None = None) -> dict[tuple[str, frozenset[tuple[str, Any]]], Any]:
         """Return the data points by metric name and attributes, those of one metric when ``name`` is given.
@@ -78,6 +96,7 @@ class TelemetryCapture:
         """End the hook and the provider."""
         self.hook.close()
         self.meter_provider.shutdown()
+        self.tracer_provider.shutdown()
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import numbers
 import sys
 from decimal import Decimal
@@ -32,6 +33,12 @@ def number(value: Any) -> Number | None:
     if value is None or kind is str:
         return None
     return attempt(_foreign_number, value)
+
+
+def finite(value: Any) -> Number | None:
+    """Return ``value`` as ``number`` does, but None for NaN and infinities too."""
+    plain = number(value)
+    return plain if plain is not None and math.isfinite(plain) else None
 
 
 def _foreign_number(value: Any) -> Number | None:

@@ -1,126 +1,29 @@
-"""Every metric, attribute, event and cap of this project, as data: the one place where a name is text.
-
-Instruments, the scrape page, dashboards, alert rules and the tables in ``docs/`` are all derived from here.
-To add a metric: declare it here and feed it in ``recorder.py``; nothing else needs to know
-(``docs/adding-a-metric.md``).
-
-Units are UCUM (``s``, ``By``, ``{step}``); ``1`` is used for true fractions 0..1 only, and quantities without
-a unit (loss, learning rate, norms) have an empty one, so that every road to Prometheus spells them alike.
-"""
+"""The metrics, in the order of the scrape page and of the docs."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Literal
-
-SCOPE = "otel_training"
-"""Name of the OpenTelemetry instrumentation scope of all metrics and spans."""
-
-OTHER = "other"
-"""What an attribute value becomes when its attribute's cap is reached."""
-
-MAX_ATTRIBUTE_LENGTH = 128
-"""Longest attribute value in characters, unless the attribute says otherwise."""
-
-MAX_CUSTOM_FIELDS = 200
-"""Distinct (event, field) pairs that ``training.custom`` carries before ``other``."""
-
-Kind = Literal["gauge", "counter", "updown", "histogram"]
-
-
-@dataclass(frozen=True, eq=False)
-class Attribute:
-    """An attribute of metrics: its name, its meaning and what bounds its values.
-
-    Args:
-        name: OpenTelemetry attribute name.
-        brief: Meaning, one line.
-        values: The closed set of values, or empty when values come from outside.
-        cap: Most distinct values from outside that are kept; later ones become ``other``.
-        max_length: Longest value in characters; the rest is cut.
-    """
-
-    name: str
-    brief: str
-    values: tuple[str, ...] = ()
-    cap: int | None = None
-    max_length: int = MAX_ATTRIBUTE_LENGTH
-
-    @property
-    def label(self) -> str:
-        """The attribute's name as a Prometheus label."""
-        return self.name.replace(".", "_")
-
-
-@dataclass(frozen=True, eq=False)
-class Metric:
-    """A metric as data.
-
-    Args:
-        name: OpenTelemetry metric name.
-        kind: ``gauge``, ``counter``, ``updown`` or ``histogram``; the first three are observable instruments.
-        unit: UCUM unit; empty for quantities without one.
-        brief: Meaning, one sentence; the description of the instrument and the HELP line of the page.
-        attributes: The attributes of its series, in the order in which ``state`` takes their values.
-        events: Names of the events that feed it.
-        bounds: Upper bounds of the buckets of a histogram, in the metric's unit.
-    """
-
-    name: str
-    kind: Kind
-    unit: str
-    brief: str
-    attributes: tuple[Attribute, ...] = ()
-    events: tuple[str, ...] = ()
-    bounds: tuple[float, ...] = ()
-
-
-_UNIT_WORDS = {
-    "s": "seconds",
-    "By": "bytes",
-    "W": "watts",
-    "J": "joules",
-    "Cel": "celsius",
-    "Hz": "hertz",
-    "%": "percent",
-}
-
-
-def prometheus_unit(metric: Metric) -> str:
-    """Return the unit word in the metric's Prometheus name (``seconds``, ``per_second``), or an empty string.
-
-    Source: the OpenTelemetry specification's Prometheus compatibility page; unit ``1`` adds nothing (2026).
-    """
-    if metric.unit in ("", "1"):
-        return ""
-    words = []
-    for position, part in enumerate(metric.unit.split("/")):
-        bare = re.sub(r"\{[^}]*\}", "", part)
-        if position and bare:
-            words.append("per_" + {"s": "second"}.get(bare, bare))
-        elif bare:
-            words.append(_UNIT_WORDS.get(bare, bare))
-    return "_".join(words)
-
-
-def prometheus_name(metric: Metric, *, ratio_suffix: bool = False) -> str:
-    """Return the name of the metric in Prometheus, without ``_bucket``, ``_sum`` and ``_count``.
-
-    Args:
-        metric: A metric of this catalog.
-        ratio_suffix: True for the spelling that the OpenTelemetry Collector gives to gauges of unit ``1``.
-    """
-    name = re.sub(r"_+", "_", re.sub(r"[^a-zA-Z0-9_]", "_", metric.name))
-    unit = prometheus_unit(metric)
-    if unit and not name.endswith("_" + unit):
-        name += "_" + unit
-    if metric.unit == "1" and metric.kind == "gauge" and ratio_suffix:
-        name += "_ratio"
-    if metric.kind == "counter":
-        name += "_total"
-    return name
+from otel_training.catalog.attributes import (
+    ACCUMULATION_STEPS,
+    COMPILE_ENABLED,
+    DELTA_OUTCOME,
+    DEVICE_TYPE,
+    DISPOSITION,
+    DROP_REASON,
+    ERROR_TYPE,
+    EVENT_NAME,
+    EVENT_OUTCOME,
+    FIELD,
+    FRAMEWORK,
+    HOOK_NAME,
+    NONFINITE_KIND,
+    OUTCOME,
+    PRECISION,
+    SHAPE_FIELD,
+    SKIP_REASON,
+    STAGE,
+    TIME_STATE,
+)
+from otel_training.catalog.kinds import Metric
 
 
 def _decades(steps: tuple[str, ...], first: int, limit: float) -> tuple[float, ...]:
@@ -136,52 +39,6 @@ LONG_BOUNDS_S = _decades(("1", "2.5", "5"), first=-2, limit=3600.0)
 # fmt: off
 # One entry reads as one row of a table; the formatter would make a page of each.
 
-# ---------------------------------------------------------------------------------------------- attributes
-
-RUN_ID = Attribute("training.run.id", "Identity of the run; the same on all ranks and over restarts.")
-RUN_NAME = Attribute("training.run.name", "Readable name of the run.")
-RANK = Attribute("training.rank", "Rank of the process in the run, from 0.")
-IDENTITY = (RUN_ID, RUN_NAME, RANK)
-"""The three attributes that every series carries on the scrape page and behind the collector."""
-
-PRECISION = Attribute("training.precision", "Arithmetic of the run: fp32, bf16, fp16.", cap=20)
-DEVICE_TYPE = Attribute("training.device.type", "Kind of device: cpu, cuda, mps, xla.", cap=20)
-ACCUMULATION_STEPS = Attribute("training.accumulation_steps", "Micro-batches in an optimizer step.", cap=20)
-FRAMEWORK = Attribute("training.framework", "Which trainer emits the events.", cap=20)
-OUTCOME = Attribute("training.run.outcome", "How a run ended.", ("completed", "failed", "interrupted"))
-ERROR_TYPE = Attribute("error.type", "Type of the exception; absent without one.", cap=50)
-SKIP_REASON = Attribute("training.skip.reason", "Why a step or an upload was skipped.", cap=20)
-FIELD = Attribute(
-    "training.field", "Name of the payload field, as the trainer gave it.", cap=MAX_CUSTOM_FIELDS,
-    max_length=512,
-)
-NONFINITE_KIND = Attribute(
-    "training.nonfinite.kind", "Which non-finite value.", ("nan", "positive_infinity", "negative_infinity"),
-)
-TIME_STATE = Attribute(
-    "training.state", "What the training thread did with the time.",
-    ("step", "data_wait", "checkpoint_save", "checkpoint_restore", "compile", "validation",
-     "outer_sync", "startup", "idle"),
-)
-STAGE = Attribute("training.stage", "validation or test.", cap=10)
-COMPILE_ENABLED = Attribute(
-    "training.compile.enabled", "Whether the compiled model is in use.", ("true", "false"),
-)
-SHAPE_FIELD = Attribute("training.shape.field", "Dimension that is not a multiple of the alignment.", cap=100)
-DISPOSITION = Attribute(
-    "training.delta.disposition", "What the outer step did with a delta.", ("included", "rejected"),
-)
-DELTA_OUTCOME = Attribute("training.delta.outcome", "How an upload ended.", ("uploaded", "failed", "skipped"))
-HOOK_NAME = Attribute("training.hook.name", "Name of the hook that raised.", cap=20)
-EVENT_NAME = Attribute("training.event.name", "Name of the event.", cap=50)
-EVENT_OUTCOME = Attribute(
-    "training.event.outcome", "What the bridge did with the event.", ("handled", "ignored", "failed"),
-)
-DROP_REASON = Attribute(
-    "training.drop.reason", "Why a value was not kept.", ("type", "cardinality", "queue", "export"),
-)
-
-# -------------------------------------------------------------------------------------------------- metrics
 
 _START, _STEP, _END = ("train_start",), ("train_step",), ("train_end",)
 _TIMED = (
@@ -370,37 +227,3 @@ BRIDGE_DROPS = Metric(
 
 METRICS: tuple[Metric, ...] = tuple(value for value in list(globals().values()) if isinstance(value, Metric))
 """All metrics, in the order of this file, which is the order of the scrape page and of the docs."""
-
-# --------------------------------------------------------------------------------------------------- events
-
-EVERYWHERE = frozenset({"elapsed_s", "memory_bytes"})
-"""Fields that the trainer's log adds to any event."""
-
-EVENTS: Mapping[str, frozenset[str]] = {
-    event: frozenset(fields.split()) | EVERYWHERE
-    for event, fields in {
-        "train_start": "start_step target_step device precision accumulation_steps parameters samples tokens"
-        " micro_batches shape_alignment shape_warning_count ooo_backprop run_id attempt world_size time_unix_s"
-        " prior_elapsed_s prior_kept_s last_step_reached framework flops_per_token peak_flops_per_s",
-        "train_step": "step lr steps_per_sec samples_per_sec tokens_per_sec samples tokens micro_batches loss"
-        " grad_norm data_wait_s step_s",
-        "checkpoint": "step path duration_s size_bytes error",
-        "train_end": "steps elapsed_s loss outcome error time_unix_s",
-        "compile": "enabled reason duration_s",
-        "outer_step": "outer_step deltas_found deltas_included deltas_rejected duration_s",
-        "delta_upload_queued": "step base_outer_step",
-        "delta_uploaded": "step duration_s size_bytes",
-        "delta_upload_skipped": "step reason",
-        "delta_upload_failed": "step error",
-        "delta_upload_stale": "step generation",
-        "shape_profile": "device_type precision alignment warning_count",
-        "shape_warning": "field value suggested alignment code reason",
-        "ooo_backprop": "enabled reason streams stages",
-        "optimizer_step_skipped": "step reason",
-        "validation_start": "step stage loss batches duration_s",
-        "validation_end": "step stage loss batches duration_s",
-        "checkpoint_restore": "step path duration_s",
-        "hook_failed": "hook failed_event error count",
-    }.items()
-}
-"""The fields of each event that mean something; numbers in others reach ``training.custom``."""
