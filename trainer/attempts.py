@@ -51,7 +51,7 @@ def begin_attempt(
     Args:
         record: What the earlier attempts left; None = there were none.
         run_id: Run id the user gave; else the record's, else the launcher's, else a new one.
-        environ: Environment variables; None = the process's own. A launcher's restart count is taken as the number.
+        environ: Environment variables; None = the process's own. A launcher's restart count is the number.
     """
     environ = os.environ if environ is None else environ
     number = _launcher_restarts(environ)
@@ -112,7 +112,7 @@ def write_record(path: Path, record: RunRecord) -> None:
     """Replace ``path`` by ``record`` in one move."""
     temporary = path.with_name(f"{path.name}.tmp-{os.getpid()}")
     temporary.write_text(json.dumps(asdict(record), indent=2) + "\n", encoding="utf-8")
-    os.replace(temporary, path)
+    temporary.replace(path)
 
 
 def read_record(path: Path) -> RunRecord | None:

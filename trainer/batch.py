@@ -28,8 +28,8 @@ def move_batch(batch: Any, device: torch.device) -> Any:
 def count_batch(batch: Any) -> tuple[int, int]:
     """Return ``(samples, tokens)`` of a batch, from the shape of its first tensor.
 
-    Samples are its first dimension. Tokens are its elements when it holds integers (token ids); data that is not
-    made of tokens counts none.
+    Samples are its first dimension. Tokens are its elements when it holds integers (token ids); data that is
+    not made of tokens counts none.
     """
     first = _first_tensor(batch)
     if first is None:
@@ -42,13 +42,14 @@ def count_batch(batch: Any) -> tuple[int, int]:
 def compute_loss(forward: Callable[..., Any], batch: Any, loss_fn: LossFunction | None = None) -> Tensor:
     """Run the model on a batch and return its scalar loss.
 
-    A tuple or list is passed as positional arguments, a mapping as keyword arguments, anything else as the only one.
-    Without ``loss_fn`` the model computes the loss itself and returns it as a scalar, as the scalar in a tuple
-    (``(logits, loss)``), under the key ``loss``, or as the attribute ``loss``. With ``loss_fn`` the last element of
-    the batch is the target: ``loss_fn(model(*inputs), target)``.
+    A tuple or list is passed as positional arguments, a mapping as keyword arguments, anything else as the
+    only one. Without ``loss_fn`` the model computes the loss itself and returns it as a scalar, as the scalar
+    in a tuple (``(logits, loss)``), under the key ``loss``, or as the attribute ``loss``. With ``loss_fn``
+    the last element of the batch is the target: ``loss_fn(model(*inputs), target)``.
 
     Raises:
-        TypeError: There is no scalar loss to be found, or ``loss_fn`` is used with a batch that has no target.
+        TypeError: There is no scalar loss to be found, or ``loss_fn`` is used with a batch that has no
+        target.
     """
     if loss_fn is not None:
         if not isinstance(batch, list | tuple) or len(batch) < 2:
@@ -76,8 +77,8 @@ def _find_loss(output: Any) -> Tensor:
         if isinstance(value, Tensor) and value.ndim == 0:
             return value
     raise TypeError(
-        f"the model returned {type(output).__name__} without a scalar loss; accepted: a scalar tensor, a tuple that "
-        "holds one, a mapping or object with 'loss'; or give the trainer a loss_fn(output, target)"
+        f"the model returned {type(output).__name__} without a scalar loss; accepted: a scalar tensor, a tuple "
+        "that holds one, a mapping or object with 'loss'; or give the trainer a loss_fn(output, target)"
     )
 
 

@@ -15,10 +15,12 @@ class Callback:
     """Base class of empty batch hooks; override what you need.
 
     Deriving from it is optional: the trainer calls whichever of these methods an object has.
-    A callback is the user's code: an exception in it ends training (hooks of the logger are isolated, callbacks are not).
+    A callback is the user's code: an exception in it ends training (hooks of the logger are isolated,
+    callbacks are not).
 
-    ``batch_idx`` counts the micro-batches of the epoch from 0. ``outputs["loss"]`` is the loss of the micro-batch
-    divided by the accumulation steps, a detached scalar on the trainer's device: reading it is a host/device sync.
+    ``batch_idx`` counts the micro-batches of the epoch from 0. ``outputs["loss"]`` is the loss of the
+    micro-batch divided by the accumulation steps, a detached scalar on the trainer's device: reading it is a
+    host/device sync.
     """
 
     def setup(self, trainer: Trainer, pl_module: nn.Module, stage: str) -> None:

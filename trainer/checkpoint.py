@@ -33,8 +33,8 @@ class SavedCheckpoint:
 class CheckpointManager:
     """Writes, finds and prunes the checkpoints of one run.
 
-    A file is written beside its final name, flushed to the disk and then renamed, so that a crash at any moment
-    leaves the former checkpoints whole.
+    A file is written beside its final name, flushed to the disk and then renamed, so that a crash at any
+    moment leaves the former checkpoints whole.
 
     Args:
         directory: Folder of the checkpoints; made when the first one is saved.
@@ -73,7 +73,7 @@ class CheckpointManager:
                 file.flush()
                 os.fsync(file.fileno())
             size_bytes = temporary.stat().st_size
-            os.replace(temporary, path)
+            temporary.replace(path)
             _sync_directory(self.directory)
         except (OSError, RuntimeError) as error:  # torch reports a failed write as a RuntimeError
             temporary.unlink(missing_ok=True)
@@ -130,7 +130,7 @@ class CheckpointManager:
             path.unlink()
 
     def _prune(self, step: int) -> None:
-        # Files of a later step belong to a run that was resumed from further back: they are no reason to drop this one.
+        # Later steps were left by an attempt before this one resumed further back: no reason to drop this one.
         ours = [path for path in self.paths() if _step_of(path) <= step]
         for path in ours[: -self.keep_last] if self.keep_last else []:
             path.unlink(missing_ok=True)

@@ -16,8 +16,8 @@ _REASON_LENGTH = 256
 class CompiledForward:
     """Calls the compiled model and, once compiling has failed, the model itself.
 
-    ``torch.compile`` compiles at the first call and again for new shapes, so it can fail at any call. Memory that
-    runs out is no failure to compile and goes up.
+    ``torch.compile`` compiles at the first call and again for new shapes, so it can fail at any call. Memory
+    that runs out is no failure to compile and goes up.
 
     Args:
         model: The model; it is not changed, and its state dict keeps its names.
@@ -45,7 +45,7 @@ class CompiledForward:
         except torch.cuda.OutOfMemoryError:
             raise
         except Exception as error:  # noqa: BLE001 - compilers raise anything
-            # The eager call tells a fault of the model from one of the compiler: the former goes up from here.
+            # The eager call tells a fault of the model from one of the compiler: the former goes up here.
             output = self._model(*args, **kwargs)
             self._compiled = None
             self._on_fallback(_describe(error))
@@ -54,7 +54,8 @@ class CompiledForward:
     def warm_up(self, loss: Callable[[], Tensor]) -> str | None:
         """Compile forward and backward now; return why that failed, or None.
 
-        Random state, buffers and gradients are afterwards as they were, so training goes as it would have without.
+        Random state, buffers and gradients are afterwards as they were, so training goes as it would have
+        without.
 
         Args:
             loss: Computes the loss of the first batch by calling this object.

@@ -22,8 +22,8 @@ def find_text_files(paths: Iterable[str]) -> list[Path]:
     """Return the files that ``paths`` name, each once, in an order that depends on their names alone.
 
     Args:
-        paths: Files, folders (all files below that are not hidden), glob patterns (``**`` = any depth), or the word
-            ``stdlib``: the source text of the running Python's standard library without its tests.
+        paths: Files, folders (all files below that are not hidden), glob patterns (``**`` = any depth), or
+            the word ``stdlib``: the source text of the running Python's standard library without its tests.
 
     Raises:
         FileNotFoundError: A path matches no file.
@@ -84,7 +84,7 @@ class TextBlocks(Dataset[tuple[Tensor, Tensor]]):
 
 
 class BlockSampler(Sampler[int]):
-    """Where the blocks of an epoch start: a pure function of seed and epoch, so any position can be found again.
+    """Where the blocks of an epoch start, a pure function of seed and epoch: any position can be found again.
 
     An epoch is as many blocks as lie side by side in the text.
 
@@ -147,11 +147,12 @@ def make_loader(
         tokens: Token ids, uint8 (N,).
         context: Tokens of an input.
         batch_size: Blocks of a batch, >= 1; a smaller rest at the end of an epoch is left out.
-        sampling: See :class:`BlockSampler`; likewise ``seed``.
+        sampling: Where blocks start, see :class:`BlockSampler`.
+        seed: Seed of random starts.
         workers: Worker processes; 0 = the training process reads.
         pin_memory: Put batches into pinned memory (for CUDA).
-        stop_signals: Signals that workers ignore: a batch system sends them to the whole process group, and the
-            training process needs its workers up to its last step.
+        stop_signals: Signals that workers ignore: a batch system sends them to the whole process group, and
+            the training process needs its workers up to its last step.
 
     Raises:
         ValueError: The text is shorter than one batch.
@@ -180,13 +181,14 @@ class _IgnoreSignals:
     def __init__(self, signals: tuple[signal.Signals, ...]) -> None:
         self._signals = signals
 
-    def __call__(self, worker_id: int) -> None:
+    def __call__(self, _worker_id: int) -> None:
         for number in self._signals:
             signal.signal(number, signal.SIG_IGN)
 
 
 def _expand(path: str) -> list[Path]:
-    matches = [Path(name) for name in sorted(glob.glob(path, recursive=True))] or [Path(path)]
+    matches = [Path(name) for name in sorted(glob.glob(path, recursive=True))]  # noqa: PTH207 - absolute patterns too
+    matches = matches or [Path(path)]
     files: list[Path] = []
     for match in matches:
         if match.is_dir():

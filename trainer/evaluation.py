@@ -27,8 +27,8 @@ def evaluate(
 ) -> float:
     """Return the mean loss over ``loader``, each batch weighted by its samples.
 
-    The model runs in evaluation mode; the batch callbacks of ``stage`` are called and its two events emitted. The
-    random state is left as it was, so that training goes the same way with and without it.
+    The model runs in evaluation mode; the batch callbacks of ``stage`` are called and its two events emitted.
+    The random state is left as it was, so that training goes the same way with and without it.
 
     Args:
         trainer: Whose model, loss, callbacks and loggers are used.

@@ -21,9 +21,9 @@ class SeekableSampler(Protocol):
 class BatchFeed:
     """Iterates a loader epoch after epoch and knows where it is.
 
-    A resumed feed continues with exactly the batches that were to come, with shuffling and worker processes too:
-    it begins the epoch with the random state of that epoch's start and passes over what was used. A sampler with
-    ``seek`` is placed directly; any other loader is read and discarded up to the position.
+    A resumed feed continues with exactly the batches that were to come, with shuffling and worker processes
+    too: it begins the epoch with the random state of that epoch's start and passes over what was used. A
+    sampler with ``seek`` is placed directly; any other loader is read and discarded up to the position.
 
     Args:
         loader: A ``DataLoader`` or any other iterable of batches that can be iterated again.

@@ -6,7 +6,7 @@ import math
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
+from torch.nn import functional as F  # noqa: N812 - its usual name
 
 
 class GPT(nn.Module):
@@ -84,7 +84,8 @@ class GPT(nn.Module):
     def flops_per_token(self) -> int:
         """Return the floating point operations of one token's forward and backward pass.
 
-        ``6 * N + 12 * layers * width * context`` with N the parameters that are multiplied (not the positions).
+        ``6 * N + 12 * layers * width * context`` with N the parameters that are multiplied (not the
+        positions).
 
         Source: Chowdhery et al., PaLM, appendix B, https://arxiv.org/abs/2204.02311.
         """

@@ -14,7 +14,8 @@ class Precision:
     """A resolved precision: its name, its autocast region and its gradient scaler.
 
     Args:
-        name: ``auto`` (bf16 where a CUDA device computes in it natively, else fp32), ``bf16``, ``fp16`` or ``fp32``.
+        name: ``auto`` (bf16 where a CUDA device computes in it natively, else fp32), ``bf16``, ``fp16`` or
+            ``fp32``.
         device: Device of the model.
 
     Raises:

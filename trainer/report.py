@@ -39,8 +39,9 @@ class AttemptReport:
 
     def __init__(self, attempt: Attempt, clock: Callable[[], float] = time.perf_counter) -> None:
         self.watch = Stopwatch("startup", clock)
-        self.first_loss: float | None = None
-        self.last_loss: float | None = None
+        self._first_loss: torch.Tensor | None = None
+        self._last_loss: torch.Tensor | None = None
+        self._last_read_loss: float | None = None
         self.checkpoint: Path | None = None
         self.checkpoint_error: str | None = None
         self._attempt = attempt
@@ -67,10 +68,9 @@ class AttemptReport:
             "device": str(trainer.device),
             "precision": trainer.precision.name,
             "accumulation_steps": trainer.accumulation_steps,
-            "parameters": sum(parameter.numel() for parameter in trainer.model.parameters()),
+            "parameters": sum(each.numel() for each in trainer.model.parameters() if each.requires_grad),
             "samples": totals.samples,
             "tokens": totals.tokens,
-            "micro_batches": totals.micro_batches,
             "shape_warning_count": 0,
             "ooo_backprop": None,
             "run_id": self._attempt.run_id,
@@ -87,6 +87,11 @@ class AttemptReport:
         self._start = replace(totals)
         self._throughput = Throughput(totals.step, totals.samples, totals.tokens, self._clock)
         self.watch.switch("step")
+
+    def note_loss(self, loss: torch.Tensor) -> None:
+        """Keep the loss of a step as it is, on its device; it is read at the end, if at all."""
+        self._first_loss = loss if self._first_loss is None else self._first_loss
+        self._last_loss = loss
 
     def end_step(self) -> StepTime:
         """Return the time since the end of the step before, other states than these two left out."""
@@ -111,9 +116,7 @@ class AttemptReport:
         """
         time_s = self.end_step()
         self._step_times.add(time_s.step_s)
-        if "loss" in read:
-            self.last_loss = read["loss"]
-            self.first_loss = self.last_loss if self.first_loss is None else self.first_loss
+        self._last_read_loss = read.get("loss", self._last_read_loss)
         return {
             "step": totals.step,
             **read,
@@ -129,8 +132,10 @@ class AttemptReport:
     def end_payload(self, totals: Totals, outcome: str, error: BaseException | None) -> dict[str, Any]:
         """Return the payload of ``train_end``."""
         payload: dict[str, Any] = {"steps": totals.step, "elapsed_s": self.watch.elapsed_s()}
-        if self.last_loss is not None:
-            payload["loss"] = self.last_loss
+        # sync: training is over. After an error the device may not answer: then the last loss that was read.
+        loss = self._last_read_loss if error is not None else _read(self._last_loss)
+        if loss is not None:
+            payload["loss"] = loss
         payload["outcome"] = outcome
         if error is not None:
             payload["error"] = f"{type(error).__name__}: {error}"
@@ -146,8 +151,9 @@ class AttemptReport:
             outcome=outcome,
             start_step=self._start.step,
             steps=totals.step,
-            first_loss=self.first_loss,
-            loss=self.last_loss,
+            # sync: training is over.
+            first_loss=_read(self._first_loss),
+            loss=_read(self._last_loss),
             elapsed_s=sum(time_by_state_s.values()),
             samples=totals.samples,
             tokens=totals.tokens,
@@ -162,3 +168,7 @@ class AttemptReport:
             checkpoint_error=self.checkpoint_error,
             signal=received,
         )
+
+
+def _read(loss: torch.Tensor | None) -> float | None:
+    return None if loss is None else float(loss)

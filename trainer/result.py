@@ -40,8 +40,8 @@ class TrainResult:
         outcome: ``completed`` (target step or time reached) or ``interrupted`` (by a signal).
         start_step: Step at which this attempt began.
         steps: Steps applied in all, absolute.
-        first_loss: First loss that was read in this attempt; None when none was.
-        loss: Loss of the last step.
+        first_loss: Loss of this attempt's first step; None when it made none.
+        loss: Loss of its last step; likewise.
         elapsed_s: Wall time of ``fit``.
         samples: Running total over all attempts; likewise ``tokens`` and ``micro_batches``.
         tokens_per_sec: Tokens of this attempt per second of its steps and data waits.

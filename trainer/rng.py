@@ -17,7 +17,7 @@ def capture_rng() -> dict[str, Any]:
     Plain values and tensors only, so that a checkpoint holding it loads with ``weights_only=True``.
     """
     state: dict[str, Any] = {"python": random.getstate(), "torch": torch.get_rng_state()}
-    if torch.cuda.is_initialized():
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         state["cuda"] = torch.cuda.get_rng_state_all()
     numpy: Any = sys.modules.get("numpy")
     if numpy is not None:

@@ -9,10 +9,11 @@ from torch.optim.lr_scheduler import LambdaLR
 
 
 def warmup_cosine(step: int, *, warmup_steps: int, decay_steps: int | None, min_fraction: float) -> float:
-    """Return the fraction (0..1) of the peak learning rate for the optimizer step after ``step`` applied ones.
+    """Return the fraction (0..1) of the peak learning rate for the step that follows ``step`` applied ones.
 
-    Linear from ``1 / warmup_steps`` to 1, then half a cosine down to ``min_fraction`` at ``decay_steps``, then flat.
-    The schedule does not know where a run will stop: one resumed with more steps equals one never stopped.
+    Linear from ``1 / warmup_steps`` to 1, then half a cosine down to ``min_fraction`` at ``decay_steps``,
+    then flat. The schedule does not know where a run will stop: one resumed with more steps equals one never
+    stopped.
 
     Args:
         step: Optimizer steps applied so far, from 0.

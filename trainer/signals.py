@@ -37,7 +37,7 @@ class StopSignals:
     ) -> None:
         self._put_back()
 
-    def _note(self, number: int, frame: FrameType | None) -> None:
+    def _note(self, number: int, _frame: FrameType | None) -> None:
         self.received = signal.Signals(number)
         self._put_back()
 

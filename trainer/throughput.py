@@ -9,8 +9,8 @@ from collections.abc import Callable
 class Throughput:
     """Turns running totals into rates over the window since the previous mark.
 
-    The first window begins at the making, with the totals of that moment, so that the first step's work is never
-    divided by less than the time it took.
+    The first window begins at the making, with the totals of that moment, so that the first step's work is
+    never divided by less than the time it took.
 
     Args:
         step: Steps done at the making.
@@ -29,7 +29,9 @@ class Throughput:
         """Return ``steps_per_sec``, ``samples_per_sec``, ``tokens_per_sec``; empty while no time has passed.
 
         Args:
-            step: Steps done by now; likewise ``samples`` and ``tokens``.
+            step: Steps done by now.
+            samples: Samples done by now.
+            tokens: Tokens done by now.
             mark: Whether the next window begins here (this step is logged).
         """
         then_s, *before = self._mark

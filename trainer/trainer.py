@@ -52,8 +52,8 @@ class Trainer:
         accumulation_steps: Micro-batches of one optimizer step, >= 1; the step's loss is the mean of theirs.
         precision: ``auto``, ``bf16``, ``fp16`` or ``fp32``.
         clip_norm: Longest gradient norm, > 0; None = no clipping.
-        nonfinite_check: Where a step with non-finite gradients is skipped: ``always``, or ``auto`` = where looking
-            costs no sync of its own (on the CPU, in fp16, and elsewhere at the log's cadence).
+        nonfinite_check: Where a step with non-finite gradients is skipped: ``always``, or ``auto`` = where
+            looking costs no sync of its own (on the CPU, in fp16, and elsewhere at the log's cadence).
         compile: Try ``torch.compile`` before the first step; eager when it fails.
         compile_backend: Backend of ``torch.compile``.
         checkpoints: Where checkpoints go, one at the end of each fit included; None = none are written.
@@ -267,7 +267,7 @@ class Trainer:
             batch, batch_idx = move_batch(host_batch, self.device), self._feed.batch - 1
             call_each(self.callbacks, "on_train_batch_start", self, self.model, batch, batch_idx)
             loss = self.compute_loss(batch) / self.accumulation_steps
-            self.precision.scaler.scale(loss).backward()
+            self.precision.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
             outputs = {"loss": loss.detach()}
             call_each(self.callbacks, "on_train_batch_end", self, self.model, outputs, batch, batch_idx)
             total += loss.detach()
@@ -288,6 +288,7 @@ class Trainer:
 
     def _log_step(self, loss: Tensor, grad_norm: Tensor) -> None:
         logged, read = self._is_logged(self.step), {}
+        self._report.note_loss(loss)
         if logged or self._stop_reason() is not None:
             # sync: one transfer for both, at the log's cadence and on the last step.
             values = torch.stack((loss, grad_norm.to(loss))).tolist()

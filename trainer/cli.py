@@ -1,0 +1,170 @@
+"""The command line: ``trainer train`` and ``trainer validate``."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+from trainer.checkpoint import CheckpointError
+from trainer.config import Config, load_config
+from trainer.problems import ConfigError
+from trainer.progress import ProgressBar
+from trainer.result import TrainResult
+from trainer.runtime import OpenRun, build_logger, build_runtime, open_run, train_from_config
+from trainer.summary import summary_table
+from trainer.trainer import Trainer
+
+_TEXT_LOG = Path("train.log")
+
+_RUNS = """\
+Runs and folders:
+  run.directory in the config is the folder of the run: run.json, checkpoints, logs. With {n} in its name each
+  new run gets a folder of its own (runs/demo-1, runs/demo-2, ...) and --resume continues the latest. Without
+  {n} a folder holds one run: a second start is refused unless --resume or --overwrite says what to do.
+
+Exit status:
+  0 done; 1 training failed or its last checkpoint could not be written; 2 the configuration cannot be used;
+  stopped by a signal: 128 + its number (SIGTERM 143, Ctrl-C 130), with a checkpoint to --resume from.
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit status.
+
+    Args:
+        argv: Arguments without the program's name; None = those of the process.
+    """
+    # As with ``python -m``, so that package.module:factory finds the user's own modules.
+    if (folder := str(Path.cwd())) not in sys.path:
+        sys.path.append(folder)
+    arguments = _parser().parse_args(argv)
+    try:
+        config = load_config(arguments.config, _overrides(arguments))
+        if arguments.command == "validate":
+            _validate(config)
+            return 0
+        return _train(config)
+    except (ConfigError, CheckpointError) as error:
+        print("\n".join(f"trainer: {line}" for line in str(error).splitlines()), file=sys.stderr)
+        return 2
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="trainer",
+        description="Train a small GPT as a config file says.",
+        epilog=_RUNS,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    for name, text in (
+        ("train", "train, and end with a summary"),
+        ("validate", "build everything, say what would run, and train nothing"),
+    ):
+        command = commands.add_parser(
+            name, help=text, epilog=_RUNS, formatter_class=argparse.RawDescriptionHelpFormatter
+        )
+        command.add_argument("--config", required=True, type=Path, metavar="FILE", help="YAML file")
+        command.add_argument("--resume", action="store_true", help="continue the run (with {n}: the latest)")
+        command.add_argument("--overwrite", action="store_true", help="replace the run in the folder")
+        command.add_argument("--max-steps", metavar="N", help="train.max_steps: step to train up to")
+        command.add_argument(
+            "--set",
+            action="append",
+            default=[],
+            metavar="KEY=VALUE",
+            help="replace a value: optimizer.lr=3e-4, logging.hooks=[otel], "
+            "logging.hooks.otel.prometheus_port=0",
+        )
+    return parser
+
+
+def _overrides(arguments: argparse.Namespace) -> list[str]:
+    overrides: list[str] = list(arguments.set)
+    if arguments.max_steps is not None:
+        overrides.append(f"train.max_steps={arguments.max_steps}")
+    overrides += [f"run.{flag}=true" for flag in ("resume", "overwrite") if getattr(arguments, flag)]
+    return overrides
+
+
+def _train(config: Config) -> int:
+    console = Console(stderr=True)
+    opened: list[OpenRun] = []
+    if console.is_terminal and config.logging.file is None:
+        # The bar takes the place of the lines, which go to a file.
+        logging = config.logging.model_copy(update={"file": _TEXT_LOG})
+        config = config.model_copy(update={"logging": logging})
+
+    def on_ready(trainer: Trainer, run: OpenRun) -> None:
+        opened.append(run)
+        _say_where_to_look(config, trainer)
+        if console.is_terminal and trainer.logger is not None:
+            trainer.logger.hooks.append(ProgressBar(console))
+
+    result = train_from_config(config, on_ready=on_ready)
+    _print_summary(config, result, opened[0])
+    if result.signal is not None:
+        _end_by(result.signal)
+    return 1 if result.checkpoint_error else 0
+
+
+def _say_where_to_look(config: Config, trainer: Trainer) -> None:
+    hooks = trainer.logger.hooks if trainer.logger is not None else []
+    for spec, hook in zip(config.logging.hooks, hooks, strict=False):
+        if location := getattr(hook, "location", None):
+            print(f"{spec.name}: {location}", flush=True)
+
+
+def _print_summary(config: Config, result: TrainResult, run: OpenRun) -> None:
+    names = (config.logging.file, config.logging.json_file)
+    files = [path for name in names if (path := run.directory.file(name)) is not None]
+    console = Console(width=None if sys.stdout.isatty() else 100)
+    console.print(summary_table(result, [*files, run.directory.record_path]))
+
+
+def _end_by(number: signal.Signals) -> None:
+    """End the process by the signal that stopped the run, so that its parent sees the usual exit status."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    signal.signal(number, signal.SIG_DFL)
+    os.kill(os.getpid(), number)
+
+
+def _validate(config: Config) -> None:
+    """Build everything in a folder that is thrown away, and say what would run."""
+    target = config.run.directory
+    _require_writable(target)
+    with tempfile.TemporaryDirectory() as scratch:
+        run_section = config.run.model_copy(
+            update={"directory": Path(scratch) / "run", "resume": False, "overwrite": False}
+        )
+        trial = config.model_copy(update={"run": run_section})
+        run = open_run(trial)
+        with build_logger(trial, run=run, stream=sys.stderr) as logger:
+            trainer, _ = build_runtime(trial, run=run, logger=logger)
+            parameters = sum(parameter.numel() for parameter in trainer.model.parameters())
+            tokens = config.data.batch_size * config.model.context * config.train.accumulation_steps
+            print(f"model: {parameters:,} parameters on {trainer.device}, {trainer.precision.name}")
+            print(f"steps: up to {trainer.target_step:,}, {tokens:,} tokens each")
+            print(f"run directory: {target}{' (resumed)' if config.run.resume else ''}")
+            print(f"hooks: {', '.join(spec.name for spec in config.logging.hooks) or 'none'}")
+            print(f"callbacks: {', '.join(spec.name for spec in config.callbacks) or 'none'}")
+
+
+def _require_writable(target: Path) -> None:
+    existing = next(path for path in (target, *target.absolute().parents) if path.exists())
+    if not (existing.is_dir() and os.access(existing, os.W_OK)):
+        raise ConfigError(
+            [f"run.directory: cannot write to {target}: {existing} is not a folder to write to"]
+        )
+
+
+if __name__ == "__main__":
+    sys.exit(main())
