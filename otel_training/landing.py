@@ -109,7 +109,7 @@ def _progress(numbers: _Numbers, now_unix_s: float) -> str:
     if step is None:
         return ""
     target = numbers.value(catalog.STEP_TARGET)
-    left = right = bar = ""
+    right = bar = ""
     left = f'Step <span class="large">{_count(step)}</span>'
     if target:
         done = min(max(step / target, 0.0), 1.0)
@@ -122,8 +122,9 @@ def _progress(numbers: _Numbers, now_unix_s: float) -> str:
         notes.append(f"last step {_duration(now_unix_s - last_step_unix_s)} ago")
     steps_per_s = numbers.value(catalog.THROUGHPUT_STEPS)
     if numbers.active and target and steps_per_s and target > step:
-        notes.append(f"about {_duration((target - step) / steps_per_s)} to go")
-    below = f'<div class="soft">{", ".join(notes)}</div>' if notes else ""
+        to_go = _duration((target - step) / steps_per_s).split()[:2]
+        notes.append(f"about {' '.join(to_go)} to go")
+    below = f'<p class="note">{", ".join(notes)}</p>' if notes else ""
     return _section("", f'<div class="between"><span>{left}</span>{right}</div>{bar}{below}')
 
 
@@ -146,8 +147,8 @@ def _tiles(numbers: _Numbers, now_unix_s: float) -> str:
     checkpoint_unix_s = numbers.value(catalog.CHECKPOINT_LAST_TIME)
     if checkpoint_unix_s is not None:
         step = numbers.value(catalog.CHECKPOINT_LAST_STEP)
-        age = f"{_duration(now_unix_s - checkpoint_unix_s)} ago"
-        tiles.append(_shown("Last checkpoint", age, "" if step is None else f"at step {_count(step)}"))
+        note = "ago" if step is None else f"ago, at step {_count(step)}"
+        tiles.append(_shown("Last checkpoint", _duration(now_unix_s - checkpoint_unix_s), note))
     nonfinite = sum(numbers.by_labels(catalog.NONFINITE_VALUES).values())
     if nonfinite:
         fields = sorted({field or "" for field, _ in numbers.by_labels(catalog.NONFINITE_VALUES)})
