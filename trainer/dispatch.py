@@ -18,12 +18,12 @@ _CONTAINERS = frozenset((dict, list))
 
 
 class _Delivery(NamedTuple):
-    """An event on its way: the hooks that are still to be called, and those whose failure is to be told."""
+    """An event on its way: the hooks that are still due, and the names of those that are to be told."""
 
     due: deque[Hook]
     event: str
     payload: dict[str, Any]
-    failed: list[Hook]
+    failed: list[str]
 
 
 @dataclass
@@ -48,11 +48,11 @@ class Dispatcher:
         """How often each hook that failed did so, by the hook's name."""
         return {name: failures.tally.count for name, failures in self._failures.items()}
 
-    def deliver(self, hooks: Iterable[Hook], event: str, payload: dict[str, Any]) -> list[Hook]:
+    def deliver(self, hooks: Iterable[Hook], event: str, payload: dict[str, Any]) -> list[str]:
         """Call each hook with its own copy of the payload.
 
         Returns:
-            The hooks whose failure is to be told; `failure` says how.
+            The names of the hooks whose failure is to be told; `failure` says how.
         """
         deliveries = self._deliveries
         delivery = _Delivery(deque(hooks), event, payload, [])
@@ -102,7 +102,7 @@ class Dispatcher:
             hook = delivery.due.popleft()
             _, error = attempt(_call, hook, delivery.event, delivery.payload)
             if error is not None and self._count(hook, delivery.event, error):
-                delivery.failed.append(hook)
+                delivery.failed.append(hook_name(hook))
 
     def _count(self, hook: Hook, event: str, error: Exception) -> bool:
         """Count a failure, warn at growing intervals, and return whether this is one to tell."""

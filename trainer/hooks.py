@@ -55,8 +55,8 @@ def handler(hook: Hook) -> Handler:
 
 def hook_name(hook: object) -> str:
     """Return the name under which a hook's failures are told: its function's or its class's."""
-    name = getattr(hook, "__qualname__", None)
-    return name if isinstance(name, str) else type(hook).__qualname__
+    name, _ = attempt(getattr, hook, "__qualname__", None)
+    return (name if type(name) is str else type(hook).__qualname__).rpartition("<locals>.")[2]
 
 
 def own_every_steps(hook: object) -> int | None:

@@ -173,7 +173,7 @@ class MetricLogger:
                 return
             self._dispatcher.finish()
             for name in self._dispatcher.untold():
-                self._emit("WARNING", "hook_failed", self._dispatcher.failure(name))
+                self._tell_others(name)
             self._closed = True
         try:
             # Without the lock: a hook's close() may wait for a thread of its own that is about to emit.
@@ -195,7 +195,7 @@ class MetricLogger:
     ) -> None:
         self.close()
 
-    def _emit(self, level: str, event: str, payload: dict[str, Any], but: Hook | None = None) -> None:
+    def _emit(self, level: str, event: str, payload: dict[str, Any], but: str | None = None) -> None:
         payload = self._with_elapsed(payload)
         step = integer_step(event, payload)
         if step is None or step % self.every_steps == 0:
@@ -206,12 +206,20 @@ class MetricLogger:
             self._write(level, event, payload)
         if not self.hooks:
             return
-        due = [hook for hook in self.hooks if hook is not but and self._is_due(hook, step)]
-        for hook in self._dispatcher.deliver(due, event, payload):
+        due = [
+            hook
+            for hook in self.hooks
+            if self._is_due(hook, step) and (but is None or hook_name(hook) != but)
+        ]
+        for name in self._dispatcher.deliver(due, event, payload):
             # Never about hook_failed: two broken hooks would tell each other of it for ever. And close() has
             # told already if it was called in between.
             if event != "hook_failed" and not self._closed:
-                self._emit("WARNING", "hook_failed", self._dispatcher.failure(hook_name(hook)), but=hook)
+                self._tell_others(name)
+
+    def _tell_others(self, name: str) -> None:
+        """Tell the log and the other hooks that the hook of this name has failed."""
+        self._emit("WARNING", "hook_failed", self._dispatcher.failure(name), but=name)
 
     def _with_elapsed(self, payload: dict[str, Any]) -> dict[str, Any]:
         """Return a copy of the payload that has ``elapsed_s``."""
