@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import io
 import os
 import socket
 import ssl
@@ -16,69 +15,21 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from email.message import Message
-from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import ThreadingHTTPServer
 from typing import Any
 
 from otel_training.guard import Guard, describe
+from otel_training.http_handler import Answer, Handler, Request
 
 MAX_CONNECTIONS = 32
 """Connections served at the same time; further ones are answered 503 at once."""
 
-MAX_HEAD_BYTES = 16 * 1024
-"""Longest request line and headers together."""
+CLIENT_TIMEOUT_S = 5.0
+"""Seconds for a client to send its request, TLS handshake included, and again to take its answer."""
 
-READ_TIMEOUT_S = 5.0
-"""Seconds in which a client must have sent its request, TLS handshake included."""
-
-WRITE_TIMEOUT_S = 5.0
-"""Seconds in which a client must have taken its answer."""
-
-_POLL_S = 0.2
+_POLL_S = 0.5
 _REFUSED_KEPT_S = 0.5
 _OUT_OF_RESOURCES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
-_TEXT = "text/plain; charset=utf-8"
-
-
-@dataclass(frozen=True)
-class Request:
-    """A request as a page sees it.
-
-    Args:
-        method: ``GET`` or ``HEAD``.
-        path: Without the query.
-        headers: Looked up without regard to case.
-    """
-
-    method: str
-    path: str
-    headers: Message
-
-
-@dataclass
-class Answer:
-    """What a client is sent.
-
-    Args:
-        status: HTTP status code.
-        body: Left out when the method is HEAD.
-        content_type: Of the body.
-        headers: Further headers.
-        when_sent: Called once the client has been sent all of it.
-    """
-
-    status: int
-    body: bytes
-    content_type: str
-    headers: dict[str, str] = field(default_factory=dict)
-    when_sent: Callable[[], None] | None = None
-
-    @classmethod
-    def plain(cls, status: int, line: str, **headers: str) -> Answer:
-        """Return an answer of one line of text."""
-        return cls(status, f"{line}\n".encode(), _TEXT, headers)
 
 
 class Listener(ThreadingHTTPServer):
@@ -89,6 +40,7 @@ class Listener(ThreadingHTTPServer):
         address: Numeric host and port; port 0 is any free one.
         answer: Returns the answer to a GET or HEAD request.
         tls: Wraps each connection when given.
+        client_timeout_s: Seconds for a client to send its request, and again to take its answer.
         guard: Where failures of ``answer`` are told.
 
     Raises:
@@ -106,11 +58,13 @@ class Listener(ThreadingHTTPServer):
         address: tuple[str, int],
         answer: Callable[[Request], Answer],
         tls: ssl.SSLContext | None,
+        client_timeout_s: float,
         guard: Guard,
     ) -> None:
         self.address_family = family
         self.answer = answer
         self.guard = guard
+        self.client_timeout_s = client_timeout_s
         self._tls = tls
         self._changed = threading.Condition()
         self._open: set[socket.socket] = set()
@@ -118,7 +72,7 @@ class Listener(ThreadingHTTPServer):
         self._thread = threading.Thread(
             target=self.serve_forever, args=(_POLL_S,), name="otel-training-scrape-page", daemon=True
         )
-        super().__init__(address, _Handler)
+        super().__init__(address, Handler)
 
     @property
     def port(self) -> int:
@@ -132,6 +86,8 @@ class Listener(ThreadingHTTPServer):
     def stop(self, grace_s: float) -> None:
         """Free the port, let answers in progress finish for ``grace_s`` seconds, and cut what is left."""
         if self._thread.ident is not None:
+            with contextlib.suppress(OSError):
+                self.socket.shutdown(socket.SHUT_RDWR)  # wakes the thread at once; not every system has this
             self.shutdown()
             self._thread.join()
         self.server_close()
@@ -230,91 +186,3 @@ class Listener(ThreadingHTTPServer):
     def _close_oldest_refused(self) -> None:
         with contextlib.suppress(OSError):
             self._refused.popleft()[1].close()
-
-
-class _Handler(BaseHTTPRequestHandler):
-    """Reads one request, sends one answer."""
-
-    server: Listener
-    protocol_version = "HTTP/1.1"
-
-    def handle(self) -> None:
-        """Serve the connection's only request."""
-        self.command = self.requestline = ""
-        self.request_version = self.protocol_version
-        head = self._read_head()
-        if len(head) > MAX_HEAD_BYTES:
-            self.send_error(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
-            return
-        self.rfile.close()
-        self.rfile = io.BytesIO(head)
-        self.raw_requestline = self.rfile.readline()
-        if not self.raw_requestline or not self.parse_request():
-            return
-        if self.command in ("GET", "HEAD"):
-            self._send(self._answer(Request(self.command, self.path.partition("?")[0], self.headers)))
-        else:
-            self._send(Answer.plain(405, "method not allowed: GET and HEAD are", Allow="GET, HEAD"))
-
-    def send_error(self, code: int, *_: str | None) -> None:
-        """Answer a request that cannot be understood, in one plain line."""
-        self._send(Answer.plain(code, HTTPStatus(code).phrase.lower()))
-
-    def version_string(self) -> str:
-        """Name the software without versions."""
-        return "otel-training"
-
-    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the base class's name
-        """Write no access log: standard error is the trainer's."""
-
-    def _read_head(self) -> bytes:
-        """Return the request up to the end of its headers, or one piece more than is accepted.
-
-        Raises:
-            TimeoutError: The client did not send it in time, however it dealt out its bytes.
-        """
-        deadline_s = time.monotonic() + READ_TIMEOUT_S
-        self.connection.settimeout(READ_TIMEOUT_S)
-        if isinstance(self.connection, ssl.SSLSocket):
-            self.connection.do_handshake()
-        head = b""
-        while b"\n\r\n" not in head and b"\n\n" not in head and len(head) <= MAX_HEAD_BYTES:
-            self.connection.settimeout(max(deadline_s - time.monotonic(), 0.001))
-            received = self.connection.recv(4096)
-            if not received:
-                break
-            head += received
-        return head
-
-    def _answer(self, request: Request) -> Answer:
-        answers: list[Answer] = []
-        if not self.server.guard.run("the scrape page", lambda: answers.append(self.server.answer(request))):
-            return Answer.plain(500, "this page failed: the run's log says why")
-        return answers[0]
-
-    def _send(self, answer: Answer) -> None:
-        self.connection.settimeout(WRITE_TIMEOUT_S)
-        self.send_response(answer.status)
-        self.send_header("Content-Type", answer.content_type)
-        self.send_header("Content-Length", str(len(answer.body)))
-        self.send_header("Cache-Control", "no-store")
-        self.send_header("X-Content-Type-Options", "nosniff")
-        self.send_header("Connection", "close")
-        for name, value in answer.headers.items():
-            self.send_header(name, value)
-        self.end_headers()
-        if self.command != "HEAD":
-            self.wfile.write(answer.body)
-        if answer.when_sent is not None:
-            answer.when_sent()
-        if answer.status >= HTTPStatus.BAD_REQUEST:
-            self._read_rest()
-
-    def _read_rest(self) -> None:
-        """Take what a refused client is still sending, so that the kernel does not reset the answer away."""
-        with contextlib.suppress(OSError):
-            self.connection.shutdown(socket.SHUT_WR)
-            self.connection.settimeout(0.2)
-            for _ in range(16):
-                if not self.connection.recv(4096):
-                    break

@@ -15,7 +15,8 @@ from collections.abc import Callable
 from prometheus_client.registry import Collector
 
 from otel_training.guard import Guard, Notices, describe
-from otel_training.http_listener import Answer, Listener, Request
+from otel_training.http_handler import Answer, Request
+from otel_training.http_listener import CLIENT_TIMEOUT_S, Listener
 from otel_training.prometheus import accepts_gzip, render
 
 logger = logging.getLogger("otel_training")
@@ -43,6 +44,7 @@ class ScrapeServer:
         port: From 0 (any free one) to 65535.
         next_ports: How many further ports are tried, one after the other, when ``port`` cannot be had.
         tls: Makes the server speak HTTPS only.
+        client_timeout_s: Seconds for a client to send its request, and again to take its answer.
         guard: Where failures are told.
 
     Raises:
@@ -58,6 +60,7 @@ class ScrapeServer:
         port: int = DEFAULT_PORT,
         next_ports: int = 100,
         tls: ssl.SSLContext | None = None,
+        client_timeout_s: float = CLIENT_TIMEOUT_S,
         guard: Guard | None = None,
     ) -> None:
         if type(port) is not int or not 0 <= port <= 65535:
@@ -74,6 +77,7 @@ class ScrapeServer:
         self._wanted_port = port
         self._next_ports = next_ports
         self._tls = tls
+        self._client_timeout_s = client_timeout_s
         self._guard = guard or Guard(Notices())
         self._listener: Listener | None = None
         self._pid = 0
@@ -151,7 +155,7 @@ class ScrapeServer:
         reason = ""
         for port in range(wanted, last + 1):
             try:
-                listener = Listener(self._family, (self._numeric, port), self._answer, self._tls, self._guard)
+                listener = self._listen(port)
             except OSError as error:
                 reason = reason or describe(error)
                 if error.errno not in _TRY_NEXT:
@@ -164,6 +168,10 @@ class ScrapeServer:
             "no scrape page, training goes on: %s, ports %d to %d: %s", self._host, wanted, last, reason
         )
         return None
+
+    def _listen(self, port: int) -> Listener:
+        address = (self._numeric, port)
+        return Listener(self._family, address, self._answer, self._tls, self._client_timeout_s, self._guard)
 
     def _answer(self, request: Request) -> Answer:
         page = self._pages.get(request.path)
