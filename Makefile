@@ -9,7 +9,7 @@ INSTALL := $(BIN)/python -m pip install --disable-pip-version-check -qq -c const
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test lint format bench tools venv clean
+.PHONY: help demo test lint format docs bench tools venv clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -29,6 +29,9 @@ lint: $(READY) ## ruff check, ruff format --check, mypy --strict
 format: $(READY) ## let ruff fix and format what it can
 	$(BIN)/python -m ruff check --fix .
 	$(BIN)/python -m ruff format .
+
+docs: ## write the generated part of README.md
+	$(PYTHON) docs/readme_tree.py
 
 bench: $(READY) ## measure what a step pays for telemetry
 	@for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python $$script || exit; done
