@@ -16,6 +16,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from http.server import ThreadingHTTPServer
+from socketserver import TCPServer
 from typing import Any
 
 from otel_training.guard import Guard, describe
@@ -107,10 +108,8 @@ class Listener(ThreadingHTTPServer):
                 os.close(inherited.detach())
 
     def server_bind(self) -> None:
-        """Bind without the base class's look-up of the host's full name, which may wait for a name server."""
-        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        self.socket.bind(self.server_address)
-        self.server_address = self.socket.getsockname()
+        """Bind without ``HTTPServer``'s look-up of the host's full name, which may wait for a name server."""
+        TCPServer.server_bind(self)
 
     def get_request(self) -> tuple[socket.socket, Any]:
         """Accept a connection; a TLS handshake is left to the connection's own thread."""
