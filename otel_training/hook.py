@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import time
 import weakref
@@ -25,8 +24,6 @@ from otel_training.version import VERSION
 
 CLOSE_TIMEOUT_S = 5.0
 """Longest that ``close()`` waits for providers that are not ours."""
-
-_numbers = itertools.count(1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,7 +103,7 @@ class OTelHook:
         self._to = attachment
         self._pid = os.getpid()
         self._closed = False
-        process.close_at_exit(self)
+        process.close_at_end(self)
 
     @property
     def location(self) -> str | None:
@@ -120,9 +117,13 @@ class OTelHook:
             event: Name of the event.
             payload: Its fields; not changed and not kept.
         """
-        if not self._inert():
-            to = self._to
-            to.guard.run("hook", to.run.handle, to.number, event, payload)
+        if self._inert():
+            return
+        to, sigterm = self._to, process.sigterm
+        entered = sigterm.enter()
+        to.guard.run("hook", to.run.handle, to.number, event, payload)
+        if entered:
+            sigterm.leave()
 
     def flush(self, timeout_s: float = 5.0) -> bool:
         """Hand over everything recorded so far; return whether that was done in ``timeout_s`` seconds."""
@@ -137,6 +138,7 @@ class OTelHook:
         if not self._inert():
             self._closed = True
             self._to.guard.run("close", self._to.close, error)
+            process.closed(self)
 
     def _inert(self) -> bool:
         # A forked child has a copy of everything but the threads; what it would tell is the parent's to tell.
@@ -155,7 +157,7 @@ def _attach_to_providers(
     instruments = process.instruments(meter_provider, guard)
     tracer = trace.get_tracer(catalog.SCOPE, VERSION, tracer_provider)
     key = (weakref.ref(instruments), identity.run_id, identity.rank)
-    number = next(_numbers)
+    number = process.next_number()
 
     def create(state: State) -> Run:
         tracing = Tracing(tracer, attributes, identity.rank, options, os.environ, clock.now())

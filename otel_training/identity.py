@@ -59,6 +59,15 @@ class Identity:
         return run_id, run_name, str(rank)
 
     @property
+    def resource_attributes(self) -> dict[str, str | int]:
+        """Identity as attributes of an OpenTelemetry resource."""
+        return {
+            **self.point_attributes,
+            "training.local_rank": self.local_rank,
+            "training.world_size": self.world_size,
+        }
+
+    @property
     def _key(self) -> tuple[str, str, int]:
         return self.run_id, self.run_name, self.rank
 

@@ -6,6 +6,7 @@ This is the only module with global state, and it has none before the first hook
 from __future__ import annotations
 
 import atexit
+import itertools
 import os
 import sys
 import threading
@@ -21,6 +22,10 @@ from otel_training.guard import Guard
 from otel_training.instruments import Instruments
 from otel_training.run import Run
 from otel_training.state import State
+from otel_training.termination import SigtermChain
+
+FLUSH_TIMEOUT_S = 5.0
+"""Longest that a signal waits for each pipeline before the user's own handler has it."""
 
 _MAX_CLOSED_RUNS = 64
 
@@ -35,7 +40,10 @@ class Forkable(Protocol):
 
 
 class Closable(Protocol):
-    """Something that must end before the interpreter does."""
+    """Something that must end before the process does."""
+
+    def flush(self, timeout_s: float) -> bool:
+        """Hand over what there is."""
 
     def close(self, error: BaseException | None = None) -> None:
         """End it; ``error`` is the exception that ends the program, if one does."""
@@ -47,7 +55,13 @@ _closed: OrderedDict[RunKey, State] = OrderedDict()
 _instruments: weakref.WeakKeyDictionary[MeterProvider, Instruments] = weakref.WeakKeyDictionary()
 _forkables: weakref.WeakSet[Forkable] = weakref.WeakSet()
 _closables: weakref.WeakSet[Closable] = weakref.WeakSet()
+_numbers = itertools.count(1)
 _handlers_set = False
+
+
+def next_number() -> int:
+    """Return a number that no other hook of this process has."""
+    return next(_numbers)
 
 
 def join(key: RunKey, hook: int, create: Callable[[State], Run]) -> Run:
@@ -106,11 +120,20 @@ def forget_in_children(forkable: Forkable) -> None:
         _forkables.add(forkable)
 
 
-def close_at_exit(closable: Closable) -> None:
-    """Close ``closable`` when the interpreter ends, if nothing did before."""
+def close_at_end(closable: Closable) -> None:
+    """Close ``closable`` when the interpreter ends or SIGTERM ends it, if nothing did before."""
     with _lock:
         _set_handlers()
         _closables.add(closable)
+        sigterm.install()
+
+
+def closed(closable: Closable) -> None:
+    """Forget something that is closed; with the last, SIGTERM is none of our business any more."""
+    with _lock:
+        _closables.discard(closable)
+        if not _closables:
+            sigterm.uninstall()
 
 
 def _is_proxy(provider: MeterProvider) -> bool:
@@ -131,6 +154,15 @@ def _close_all() -> None:
     error = getattr(sys, "last_value", None)
     for closable in list(_closables):
         closable.close(error)
+
+
+def _flush_all() -> None:
+    for closable in list(_closables):
+        closable.flush(FLUSH_TIMEOUT_S)
+
+
+sigterm = SigtermChain(finish=_close_all, flush=_flush_all)
+"""This process's link in the chain of SIGTERM handlers."""
 
 
 def _after_fork_in_child() -> None:

@@ -1,0 +1,291 @@
+"""``start()``: telemetry with a pipeline of its own, from arguments and environment."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from otel_training import catalog, process
+from otel_training.clock import Clock
+from otel_training.guard import Guard, Notices, logger
+from otel_training.hook import Attachment, OTelHook
+from otel_training.identity import Identity, detect
+from otel_training.plain_loop import PlainRun, run_loop
+from otel_training.run import Run
+from otel_training.scrape import start_page
+from otel_training.settings import Settings, resolve
+from otel_training.state import State
+from otel_training.tracing import Tracing, TracingOptions
+from otel_training.version import VERSION
+
+if TYPE_CHECKING:
+    from opentelemetry.sdk.metrics.export import MetricReader
+    from opentelemetry.sdk.trace import SpanProcessor
+
+    from otel_training.export_loop import ExportLoop
+    from otel_training.providers import Metrics, Signal, Traces
+    from otel_training.scrape_server import ScrapeServer
+
+
+class Telemetry:
+    """What ``start()`` started; as a context manager it closes at the end, and an exception fails the run.
+
+    Args:
+        pipeline: Does the work.
+        hook: What the trainer's events go to.
+
+    Attributes:
+        hook: Attach it to a log, or call ``hook.on_event(event, payload)``.
+    """
+
+    def __init__(self, pipeline: _Pipeline, hook: OTelHook) -> None:
+        self._pipeline = pipeline
+        self.hook = hook
+
+    @property
+    def url(self) -> str | None:
+        """Where Prometheus scrapes, such as ``http://127.0.0.1:9464/metrics``; None without a page."""
+        return self._pipeline.page.url if self._pipeline.page else None
+
+    def run(self, **start: Any) -> AbstractContextManager[PlainRun]:
+        """Return a context manager around a plain training loop.
+
+        It emits train_start with ``start`` as its fields, train_step for each ``run.step(loss=...)``, and the
+        train_end that fits the way in which the loop was left.
+        """
+        return run_loop(self.hook.on_event, start)
+
+    def flush(self, timeout_s: float = 5.0) -> bool:
+        """Hand over everything recorded so far; return whether that was done in ``timeout_s`` seconds."""
+        return self.hook.flush(timeout_s)
+
+    def close(self, error: BaseException | None = None) -> None:
+        """End the run if no event has, deliver what can be within the budget, and let everything go.
+
+        Args:
+            error: The exception that ended the run, if one did.
+        """
+        self.hook.close(error)
+
+    def __enter__(self) -> Telemetry:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close(error)
+
+
+def start(
+    *,
+    run_name: str | None = None,
+    run_id: str | None = None,
+    service_name: str | None = None,
+    attributes: Mapping[str, str | bool | int | float] | None = None,
+    otlp_endpoint: str | None = None,
+    otlp_protocol: str | None = None,
+    otlp_headers: Mapping[str, str] | str | None = None,
+    export_interval_s: float | None = None,
+    prometheus: bool | None = None,
+    prometheus_host: str | None = None,
+    prometheus_port: int | None = None,
+    device: str | None = None,
+    devices: str | Sequence[str] = "auto",
+    device_interval_s: float = 10.0,
+    step_span_ratio: float = 0.0,
+    slow_step_factor: float = 3.0,
+    window_s: float = 60.0,
+    metric_readers: Sequence[MetricReader] = (),
+    span_processors: Sequence[SpanProcessor] = (),
+    shutdown_timeout_s: float = 5.0,
+    linger_s: float = 0.0,
+) -> Telemetry:
+    """Start telemetry for one run of this process.
+
+    Explicit argument > ``OTEL_*`` environment > default; ``docs/configuration.md`` has them all. Nothing
+    configured means a scrape page on localhost and no traffic out.
+
+    Args:
+        run_name: Readable name of the run; its id when None.
+        run_id: Identity of the run; ``OTEL_TRAINING_RUN_ID``, the launcher's or a random one when None.
+        service_name: ``service.name`` of the resource.
+        attributes: Further attributes of the resource.
+        otlp_endpoint: Base URL of an OTLP receiver, or ``host:port`` for gRPC.
+        otlp_protocol: ``grpc`` or ``http/protobuf``.
+        otlp_headers: Headers of each OTLP request; never shown.
+        export_interval_s: Seconds between exports of metrics.
+        prometheus: Whether there is a scrape page.
+        prometheus_host: Address that the page listens on.
+        prometheus_port: Its port, to which the local rank is added; the next free one when taken; 0 = any.
+        device: The device of this process as PyTorch names it.
+        devices: Which device metrics are read: ``auto``, ``all`` or names of sources; ``()`` for none.
+        device_interval_s: Seconds between two readings.
+        step_span_ratio: Part of the steps with a span of their own, 0 to 1.
+        slow_step_factor: A step that takes more than this many medians has a span too.
+        window_s: Seconds of a window span.
+        metric_readers: Readers of yours to attach; shut down on close.
+        span_processors: Span processors of yours to attach; shut down on close.
+        shutdown_timeout_s: Longest time that closing waits for deliveries.
+        linger_s: Longest time that closing waits for one more scrape.
+
+    Raises:
+        ValueError: An argument or a variable is not accepted; the message names it and what is accepted.
+    """
+    identity = detect(os.environ, run_id=run_id, run_name=run_name)
+    settings = resolve(
+        {
+            "service_name": service_name,
+            "attributes": attributes,
+            "otlp_endpoint": otlp_endpoint,
+            "otlp_protocol": otlp_protocol,
+            "otlp_headers": otlp_headers,
+            "export_interval_s": export_interval_s,
+            "prometheus": prometheus,
+            "prometheus_host": prometheus_host,
+            "prometheus_port": prometheus_port,
+            "device": device,
+            "devices": devices,
+            "device_interval_s": device_interval_s,
+            "step_span_ratio": step_span_ratio,
+            "slow_step_factor": slow_step_factor,
+            "window_s": window_s,
+            "shutdown_timeout_s": shutdown_timeout_s,
+            "linger_s": linger_s,
+        },
+        os.environ,
+    )
+    pipeline = _Pipeline(settings, identity, metric_readers, span_processors)
+    hook = OTelHook.attached(pipeline.attachment)
+    return Telemetry(pipeline, hook)
+
+
+def start_hook(**arguments: Any) -> OTelHook:
+    """Return the hook of ``start(**arguments)``, whose close() closes all; ``otel`` in a training config."""
+    return start(**arguments).hook
+
+
+class _Pipeline:
+    """Providers, threads and page of one ``start()``, and the order in which they end."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        identity: Identity,
+        metric_readers: Sequence[MetricReader],
+        span_processors: Sequence[SpanProcessor],
+    ) -> None:
+        self._settings = settings
+        self._guard = Guard(Notices())
+        self._key = ("start", identity.run_id, identity.rank)
+        self._number = process.next_number()
+        self._metrics: Metrics | None = None
+        self._traces: Traces | None = None
+        if not settings.disabled:
+            self._make_providers(identity, metric_readers, span_processors)
+        clock = Clock()
+
+        def create(state: State) -> Run:
+            return Run(identity, state, self._guard, clock, {}, self._tracing(identity, clock))
+
+        self._run = process.join(self._key, self._number, create)
+        if self._metrics is not None:
+            process.instruments(self._metrics.provider, self._guard).attach(self._run)
+        self.page: ScrapeServer | None = None
+        if settings.prometheus:
+            self.page = start_page(settings, identity, self._run.state, self._guard)
+        process.forget_in_children(self)
+        self.attachment = Attachment(
+            run=self._run,
+            number=self._number,
+            guard=self._guard,
+            flush=self._flush,
+            close=self._close,
+            location=f"scrape page at {self.page.address}/" if self.page and self.page.address else None,
+        )
+
+    def _make_providers(
+        self,
+        identity: Identity,
+        metric_readers: Sequence[MetricReader],
+        span_processors: Sequence[SpanProcessor],
+    ) -> None:
+        settings = self._settings
+        wants_metrics = bool(settings.metrics_exporters or metric_readers)
+        wants_traces = bool(settings.traces_exporters or span_processors)
+        if wants_metrics or wants_traces:
+            from otel_training import providers  # the SDK is not needed for the page alone
+
+            about = providers.resource(settings, identity)
+            if wants_metrics:
+                self._metrics = providers.Metrics(settings, about, metric_readers, self._guard, self._lost)
+            if wants_traces:
+                self._traces = providers.Traces(settings, about, span_processors, self._guard, self._lost)
+
+    def _tracing(self, identity: Identity, clock: Clock) -> Tracing | None:
+        if self._traces is None:
+            return None
+        settings = self._settings
+        options = TracingOptions(
+            step_span_ratio=settings.step_span_ratio,
+            slow_step_factor=settings.slow_step_factor,
+            window_s=settings.window_s,
+        )
+        return Tracing(
+            self._traces.provider.get_tracer(catalog.SCOPE, VERSION),
+            identity.point_attributes,
+            identity.rank,
+            options,
+            os.environ,
+            clock.now(),
+            self._traces.wake,
+        )
+
+    def _lost(self, count: int, reason: str) -> None:
+        with self._run.state.lock:
+            self._run.state.add(catalog.BRIDGE_DROPS, count, reason)
+
+    @property
+    def _signals(self) -> list[Signal]:
+        return [signal for signal in (self._traces, self._metrics) if signal is not None]
+
+    @property
+    def _loops(self) -> list[ExportLoop]:
+        return [signal.loop for signal in self._signals if signal.loop is not None]
+
+    def _flush(self, timeout_s: float) -> bool:
+        deadline_s = time.monotonic() + timeout_s
+        loops = self._loops
+        for loop in loops:
+            loop.wake()  # so that they export side by side
+        done = [loop.flush(deadline_s - time.monotonic()) for loop in loops]
+        done += [signal.flush_users(deadline_s) for signal in self._signals]
+        return all(done)
+
+    def _close(self, error: BaseException | None) -> None:
+        deadline_s = time.monotonic() + self._settings.shutdown_timeout_s
+        if process.leave(self._key, self._number, keep_totals=False):
+            self._run.end(error)
+        loops = self._loops
+        for loop in loops:
+            loop.stop()
+        if self.page is not None and self._settings.linger_s > 0:
+            self.page.wait_for_scrape(self._settings.linger_s)
+        unfinished = [loop.signal for loop in loops if not loop.join(deadline_s)]
+        if unfinished:
+            budget_s = self._settings.shutdown_timeout_s
+            logger.warning("closed after %g s with %s not delivered", budget_s, " and ".join(unfinished))
+        for signal in self._signals:
+            signal.shut_down_users(deadline_s)
+        if self.page is not None:
+            self.page.close()
+
+    def abandon_in_child(self) -> None:
+        """Keep a forked child from serving and exporting what is the parent's."""
+        if self.page is not None:
+            self.page.abandon_in_child()
+        if self._metrics is not None:
+            self._metrics.abandon_in_child()
