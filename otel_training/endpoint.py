@@ -91,7 +91,7 @@ class Address:
         secure = parts.scheme == "https" if self._has_scheme else None
         # gRPC's own default is 443, right for https alone.
         port = "" if self._port or secure else f":{GRPC_PORT}"
-        return Endpoint(parts.netloc.rstrip(":") + port, secure=secure)
+        return Endpoint(parts.netloc + port, secure=secure)
 
     def for_http(self, signal: str, *, is_base: bool) -> Endpoint:
         """Return the URL for HTTP.
@@ -128,7 +128,7 @@ class Address:
     def _split(self, text: str) -> SplitResult:
         try:
             parts = urlsplit(text if self._has_scheme else f"http://{text}")
-            usable = bool(parts.hostname) and (parts.port is None or parts.port > 0)
+            usable = bool(parts.hostname and parts.port != 0) and not parts.netloc.endswith(":")
         except ValueError:
             raise self._refusal(Addresses.accepted) from None
         if not usable or parts.scheme not in ("http", "https") or parts.fragment:

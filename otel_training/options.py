@@ -139,7 +139,8 @@ HEADERS = Option(
 )
 TIMEOUT = Option(
     field="timeout_s", kind=kinds.Seconds(0.1, 3600.0, short_is_seconds=True), default=10.0,
-    variables=_signals("TIMEOUT"), meaning="Longest time for one export, retries included.",
+    variables=_signals("TIMEOUT"),
+    meaning="Longest time for one export; in newer releases of the exporters retries are included.",
 )
 COMPRESSION = Option(
     field="compression", kind=kinds.Choice(("none", "gzip")), default="none",
@@ -297,7 +298,7 @@ def _default(option: Option[Any]) -> str:
     if option.default_text:
         return option.default_text
     if isinstance(option.default, float):
-        return f"{option.default:g}"
+        return f"{option.default:g}{' s' if isinstance(option.kind, kinds.Seconds) else ''}"
     return f"`{str(option.default).lower() if isinstance(option.default, bool) else option.default}`"
 
 

@@ -91,10 +91,10 @@ def _endpoint(signal: SignalName, protocol: str, address: Address | None) -> End
 
 
 def _insecure(source: Source, signal: SignalName, protocol: str, endpoint: Endpoint) -> bool:
+    asked = source.read(options.INSECURE, signal)
     if endpoint.secure is not None:
         return not endpoint.secure
-    asked = source.read(options.INSECURE, signal) if protocol == GRPC else None
-    return True if asked is None else asked
+    return asked is not False or protocol != GRPC
 
 
 def _check_client_files(otlp: Otlp) -> None:
