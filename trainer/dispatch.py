@@ -11,10 +11,9 @@ from typing import Any, NamedTuple
 from trainer.encoding import by_str
 from trainer.hooks import Hook, close_hook, handler, hook_name
 from trainer.isolation import Tally, attempt
+from trainer.payloads import own_copy
 
 _log = logging.getLogger(__name__)
-
-_CONTAINERS = frozenset((dict, list))
 
 
 class _Delivery(NamedTuple):
@@ -119,28 +118,4 @@ class Dispatcher:
 
 
 def _call(hook: Hook, event: str, payload: dict[str, Any]) -> None:
-    handler(hook)(event, _own_copy(payload))
-
-
-def _own_copy(payload: dict[str, Any]) -> dict[str, Any]:
-    """Copy the payload with the dicts and lists in it; what these hold is shared."""
-    if _CONTAINERS.isdisjoint(map(type, payload.values())):
-        return payload.copy()
-    copied, error = attempt(_copy, payload, {})
-    return payload.copy() if error is not None or copied is None else copied  # else nested too deeply
-
-
-def _copy(value: Any, copies: dict[int, Any]) -> Any:
-    """``copies``: what was copied already, by the original's id, so that cycles end."""
-    if type(value) not in _CONTAINERS:
-        return value
-    if id(value) in copies:
-        return copies[id(value)]
-    copied: Any
-    if type(value) is dict:
-        copied = copies[id(value)] = {}
-        copied.update((key, _copy(item, copies)) for key, item in value.items())
-    else:
-        copied = copies[id(value)] = []
-        copied.extend(_copy(item, copies) for item in value)
-    return copied
+    handler(hook)(event, own_copy(payload))

@@ -127,6 +127,14 @@ def _described(tensor: Any) -> str:
     return type.__repr__(type(tensor)) if error is not None or text is None else text
 
 
+def plain(value: object) -> Any:
+    """Return the value as None, bools, numbers, strings, lists and dicts of string keys; cycles are cut.
+
+    Tensors are what `tensor_value` makes of them; anything else is written by ``str``.
+    """
+    return _plain_or_type(value, _same)
+
+
 def _is_plain(payload: dict[Any, Any]) -> bool:
     """Return whether orjson's own output is already what is wanted for each of the values."""
     for value in payload.values():
@@ -158,8 +166,8 @@ def _json_value(value: object) -> Any:
 
 
 def _text_value(value: object) -> str:
-    plain = _plain_or_type(value, _same)
-    return f"{plain:.6g}" if type(plain) is float else by_str(plain)
+    shown = plain(value)
+    return f"{shown:.6g}" if type(shown) is float else by_str(shown)
 
 
 def _same(value: Any) -> Any:
@@ -167,8 +175,8 @@ def _same(value: Any) -> Any:
 
 
 def _plain_or_type(value: object, leaf: _Leaf) -> Any:
-    plain, error = attempt(_plain, value, leaf, ())
-    return type.__repr__(type(value)) if error is not None else plain
+    made, error = attempt(_plain, value, leaf, ())
+    return type.__repr__(type(value)) if error is not None else made
 
 
 def _plain(value: object, leaf: _Leaf, inside: tuple[int, ...]) -> Any:

@@ -1,5 +1,6 @@
 """What tests of the logging half share."""
 
+import io
 import json
 import subprocess
 import sys
@@ -44,3 +45,59 @@ def run_python() -> Callable[..., subprocess.CompletedProcess[str]]:
         return done
 
     return run
+
+
+class Heard:
+    """A hook that keeps every event."""
+
+    every_steps = 1
+
+    def __init__(self) -> None:
+        self.events: list[tuple[str, dict[str, Any]]] = []
+
+    def on_event(self, event: str, payload: dict[str, Any]) -> None:
+        self.events.append((event, payload))
+
+    @property
+    def names(self) -> list[str]:
+        return [event for event, _ in self.events]
+
+    def of(self, name: str) -> list[dict[str, Any]]:
+        return [payload for event, payload in self.events if event == name]
+
+
+@pytest.fixture
+def heard() -> Heard:
+    """Hears what `quiet_logger` emits."""
+    return Heard()
+
+
+@pytest.fixture
+def quiet_logger(heard: Heard) -> Any:
+    """A logger that writes its text nowhere; its cadence may be changed by the test."""
+    from trainer.metrics import MetricLogger  # here: some tests of this folder import the package fresh
+
+    return MetricLogger(stream=io.StringIO(), hooks=[heard])
+
+
+@pytest.fixture
+def make_run() -> Callable[..., Any]:
+    """Makes a trainer of a tiny model with dropout on shuffled data; keywords go to the Trainer."""
+    import torch
+    from torch import nn
+    from torch.utils.data import DataLoader, TensorDataset
+
+    from trainer.trainer import Trainer
+
+    def make(*, workers: int = 0, samples: int = 24, **options: Any) -> Trainer:
+        torch.manual_seed(7)
+        inputs = torch.randn(samples, 4)
+        targets = inputs.sum(dim=1, keepdim=True)
+        model = nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.2), nn.Linear(8, 1))
+        optimizer = options.pop("optimizer", torch.optim.AdamW)(model.parameters(), lr=0.01)
+        scheduler = options.pop("scheduler", lambda _: None)(optimizer)
+        loader = DataLoader(TensorDataset(inputs, targets), batch_size=4, shuffle=True, num_workers=workers)
+        options = {"device": "cpu", "loss_fn": nn.functional.mse_loss, "scheduler": scheduler, **options}
+        return Trainer(model, optimizer, loader, **options)
+
+    return make

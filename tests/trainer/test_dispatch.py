@@ -7,40 +7,17 @@ def failing(event, payload):
     raise ValueError(f"at {event}")
 
 
-def test_each_hook_gets_a_copy_of_its_own_through_and_through():
-    ring = [1]
-    ring.append(ring)
-    payload = {"n": 1, "stages": ["a", {"b": [2]}], "ring": ring}
+def test_each_hook_gets_a_copy_of_its_own():
+    payload = {"n": 1, "stages": ["a"]}
     heard = []
 
     def spoil(event, own):
-        heard.append(own)
-        own["stages"][1]["b"].clear()
         own["stages"].clear()
         own["n"] = 0
 
-    Dispatcher().deliver([spoil, spoil, lambda event, own: heard.append(own)], "e", payload)
-    assert payload["stages"] == ["a", {"b": [2]}]
-    assert heard[2]["stages"] == ["a", {"b": [2]}]
-    assert heard[2]["n"] == 1
-    assert heard[2]["ring"][1] is heard[2]["ring"]
-    assert heard[2]["ring"] is not ring
-
-
-def test_what_is_nested_too_deeply_to_copy_is_delivered_all_the_same():
-    deep = []
-    for _ in range(100_000):
-        deep = [deep]
-    heard = []
-    Dispatcher().deliver([lambda event, own: heard.append(own)], "e", {"deep": deep})
-    assert heard[0]["deep"] is deep
-
-
-def test_values_that_are_no_containers_are_shared():
-    value, heard = object(), []
-    Dispatcher().deliver([lambda event, own: heard.append(own)], "e", {"x": value, "xs": [value]})
-    assert heard[0]["x"] is value
-    assert heard[0]["xs"][0] is value
+    Dispatcher().deliver([spoil, lambda event, own: heard.append((event, own))], "e", payload)
+    assert payload == {"n": 1, "stages": ["a"]}
+    assert heard == [("e", payload)]
 
 
 def test_failures_are_told_at_growing_intervals(caplog):

@@ -546,7 +546,7 @@ def test_a_forked_child_emits_though_another_thread_held_the_lock(json_file, lin
 
 
 def fork():
-    """Fork without Python's warning that threads and forks do not go together: that they must is what is tested."""
+    """Fork without the warning that threads and forks do not go together: that they do is what is tested."""
     import warnings
 
     with warnings.catch_warnings():

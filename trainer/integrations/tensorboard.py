@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
-from trainer.encoding import tensor_value
+from trainer.encoding import plain
 from trainer.integrations import is_main_rank
 
 
@@ -54,10 +54,11 @@ class TensorboardHook:
         # A forked child has the writer's queue but not the thread that empties it, and would wait for ever.
         if not self._open or os.getpid() != self._pid:
             return
-        step = tensor_value(payload.get("step"))
+        values = plain(payload)
+        step = values.get("step")
         if isinstance(step, int) and not isinstance(step, bool):
             self._last_step = step
-        for tag, value in _numbers(event, payload):
+        for tag, value in _numbers(event, values):
             self.writer.add_scalar(tag, value, self._last_step)
 
     def close(self) -> None:
@@ -67,10 +68,9 @@ class TensorboardHook:
             self.writer.close()
 
 
-def _numbers(tag: str, values: dict[Any, Any]) -> Iterator[tuple[str, float]]:
+def _numbers(tag: str, values: dict[str, Any]) -> Iterator[tuple[str, float]]:
     """Yield ``(tag, number)`` for each number in ``values`` and the dicts inside it."""
     for key, value in values.items():
-        value = tensor_value(value)
         if isinstance(value, dict):
             yield from _numbers(f"{tag}/{key}", value)
         elif isinstance(value, int | float):

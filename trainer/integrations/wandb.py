@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from trainer.encoding import tensor_value
+from trainer.encoding import plain, tensor_value
 from trainer.integrations import is_main_rank
+from trainer.payloads import copy_with
 
 
 class WandbHook:
@@ -48,8 +49,12 @@ class WandbHook:
         # A forked child shares the run's connection with its parent and must leave it alone.
         if not self._open or os.getpid() != self._pid:
             return
-        row = {key: tensor_value(value) for key, value in payload.items()}
-        self._run.log({**row, "event": event})
+        try:
+            # Images, tables and the like are passed on; a tensor could be on a GPU, and wandb would read it.
+            self._run.log({**copy_with(payload, tensor_value), "event": event})
+        except (TypeError, ValueError, RecursionError):
+            # wandb refuses the whole row for one value or key that it does not know.
+            self._run.log({**plain(payload), "event": event})
 
     def close(self) -> None:
         """Finish the run: what is still queued is sent. A second call does nothing."""
