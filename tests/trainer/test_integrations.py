@@ -198,8 +198,10 @@ def history(tmp_path):
 
     def read():
         # finish() returns shortly before W&B's own process has written the file to its end.
-        while not any(record.WhichOneof("record_type") == "exit" for record in (found := records())):
+        found = records()
+        while "exit" not in [record.WhichOneof("record_type") for record in found]:
             time.sleep(0.05)
+            found = records()
         rows = [
             {
                 item.key or "/".join(item.nested_key): json.loads(item.value_json)
