@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import time
 from collections.abc import Mapping, Sequence
@@ -163,6 +164,7 @@ def start(
     return Telemetry(pipeline, hook)
 
 
+@functools.wraps(start, assigned=())  # whoever asks for the parameters is told those of start()
 def start_hook(**arguments: Any) -> OTelHook:
     """Return the hook of ``start(**arguments)``, whose close() closes all; ``otel`` in a training config."""
     return start(**arguments).hook
