@@ -75,6 +75,11 @@ class FileSink:
         """Close the file, with a last try to write what is owed."""
         self._put(-1)
 
+    def __del__(self, close: Callable[[int], None] = os.close) -> None:
+        # For a sink that nobody closed. ``close`` is bound here because at exit the module may be gone already.
+        if self._fd >= 0:
+            close(self._fd)
+
     def forget_owed(self) -> None:
         """Leave the rest of a line to the parent, after a fork."""
         self._owed = b""

@@ -291,6 +291,14 @@ def test_close_is_idempotent_and_a_later_line_is_counted(sink, path, caplog):
     assert sink.failures.count == 1
 
 
+def test_a_sink_that_nobody_closed_does_not_keep_its_handle(path, clock):
+    open_before = set(Path("/proc/self/fd").iterdir())
+    sink = FileSink(path, clock)
+    assert set(Path("/proc/self/fd").iterdir()) != open_before
+    del sink
+    assert set(Path("/proc/self/fd").iterdir()) == open_before
+
+
 # ---- streams
 
 
