@@ -16,7 +16,6 @@ from pathlib import Path
 import pytest
 
 READY_S = 20.0
-ANSWER_S = 20.0
 POLL_S = 0.1
 
 HOW_TO_GET = {
@@ -91,15 +90,6 @@ class Prometheus:
         with urllib.request.urlopen(f"{self.url}/api/v1/query?{arguments}", timeout=10.0) as answer:
             result = json.load(answer)["data"]["result"]
         return [Sample(series["metric"], float(series["value"][1])) for series in result]
-
-    def wait_for(self, expression: str) -> list[Sample]:
-        """Ask until there is an answer; fail with the server's output when none comes."""
-        deadline = time.monotonic() + ANSWER_S
-        while time.monotonic() < deadline:
-            if samples := self.query(expression):
-                return samples
-            time.sleep(POLL_S)
-        pytest.fail(f"no answer to {expression!r}; prometheus said:\n{self.log.read_text()}")
 
     def close(self) -> None:
         """End the server."""
