@@ -6,8 +6,11 @@ settings. The packages for gRPC and HTTP are imported only when they are used.
 
 from __future__ import annotations
 
+import logging
 import ssl
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -86,7 +89,8 @@ def _otlp_metric_exporter(settings: Settings, otlp: Otlp) -> MetricExporter:
         return grpc.OTLPMetricExporter(**_grpc_arguments(otlp), **preferences)
     from opentelemetry.exporter.otlp.proto.http import metric_exporter as http
 
-    exporter: MetricExporter = http.OTLPMetricExporter(**_http_arguments(otlp), **preferences)
+    with _no_echo_of_headers():
+        exporter: MetricExporter = http.OTLPMetricExporter(**_http_arguments(otlp), **preferences)
     return exporter
 
 
@@ -97,7 +101,8 @@ def _otlp_span_exporter(otlp: Otlp) -> SpanExporter:
         return grpc.OTLPSpanExporter(**_grpc_arguments(otlp))
     from opentelemetry.exporter.otlp.proto.http import trace_exporter as http
 
-    return http.OTLPSpanExporter(**_http_arguments(otlp))
+    with _no_echo_of_headers():
+        return http.OTLPSpanExporter(**_http_arguments(otlp))
 
 
 def _http_arguments(otlp: Otlp) -> dict[str, Any]:
@@ -134,6 +139,24 @@ def _grpc_arguments(otlp: Otlp) -> dict[str, Any]:
         if otlp.compression == "gzip"
         else grpc.Compression.NoCompression,
     }
+
+
+@contextmanager
+def _no_echo_of_headers() -> Iterator[None]:
+    """Keep the HTTP exporters from logging headers.
+
+    They read those of the environment whatever they are given, and log in full what they cannot parse.
+    """
+
+    def drop(_: logging.LogRecord) -> bool:
+        return False
+
+    parser = logging.getLogger("opentelemetry.util.re")
+    parser.addFilter(drop)
+    try:
+        yield
+    finally:
+        parser.removeFilter(drop)
 
 
 class _GivenTuple(tuple[tuple[str, str], ...]):

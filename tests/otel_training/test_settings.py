@@ -325,7 +325,7 @@ def test_endpoints_that_are_refused(endpoint, protocol):
     ("given", "headers"),
     [
         ({"Authorization": "Bearer hush, hush=%20"}, {"authorization": "Bearer hush, hush=%20"}),
-        ("Authorization=Bearer%20hush,b= c d ,,e=f=g,", {"authorization": "Bearer hush", "b": "c d", "e": "f=g"}),
+        ("A=Bearer%20hush,b= c d ,,e=f=g,", {"a": "Bearer hush", "b": "c d", "e": "f=g"}),
         ({}, {}),
     ],
 )  # fmt: skip
