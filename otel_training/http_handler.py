@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import io
-import socket
 import ssl
 import time
 from collections.abc import Callable
@@ -139,14 +137,3 @@ class Handler(BaseHTTPRequestHandler):
             self.wfile.write(answer.body)
         if answer.when_sent is not None:
             answer.when_sent()
-        if answer.status >= HTTPStatus.BAD_REQUEST:
-            self._read_rest()
-
-    def _read_rest(self) -> None:
-        """Take what a refused client is still sending, so that the kernel does not reset the answer away."""
-        with contextlib.suppress(OSError):
-            self.connection.shutdown(socket.SHUT_WR)
-            self.connection.settimeout(0.2)
-            for _ in range(16):
-                if not self.connection.recv(4096):
-                    break

@@ -13,7 +13,6 @@ import ssl
 import sys
 import threading
 import time
-from collections import deque
 from collections.abc import Callable
 from http.server import ThreadingHTTPServer
 from socketserver import TCPServer
@@ -29,7 +28,10 @@ CLIENT_TIMEOUT_S = 5.0
 """Seconds for a client to send its request, TLS handshake included, and again to take its answer."""
 
 _POLL_S = 0.5
-_REFUSED_KEPT_S = 0.5
+_TOO_MANY = (
+    b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: text/plain; charset=utf-8\r\n"
+    b"Content-Length: 21\r\nRetry-After: 1\r\nConnection: close\r\n\r\ntoo many connections\n"
+)
 _OUT_OF_RESOURCES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
@@ -69,7 +71,6 @@ class Listener(ThreadingHTTPServer):
         self._tls = tls
         self._changed = threading.Condition()
         self._open: set[socket.socket] = set()
-        self._refused: deque[tuple[float, socket.socket]] = deque()
         self._thread = threading.Thread(
             target=self.serve_forever, args=(_POLL_S,), name="otel-training-scrape-page", daemon=True
         )
@@ -98,11 +99,10 @@ class Listener(ThreadingHTTPServer):
                 with contextlib.suppress(OSError):
                     connection.shutdown(socket.SHUT_RDWR)
             self._changed.wait_for(lambda: not self._open, grace_s)
-        self._close_refused(before_s=float("inf"))
 
     def close_copies(self) -> None:
         """In a forked child: close its copies of all sockets, with no lock, for any may be held for ever."""
-        for inherited in (self.socket, *self._open, *(connection for _, connection in self._refused)):
+        for inherited in (self.socket, *self._open):
             # Not close(): that waits for readers of the socket, which belong to threads the child has not.
             with contextlib.suppress(OSError):
                 os.close(inherited.detach())
@@ -149,10 +149,6 @@ class Listener(ThreadingHTTPServer):
         finally:
             self._forget(request)
 
-    def service_actions(self) -> None:
-        """Let go of refused connections whose client has had the time to read the answer."""
-        self._close_refused(before_s=time.monotonic() - _REFUSED_KEPT_S)
-
     def handle_error(self, *_: Any) -> None:
         """Tell what went wrong, unless the client went away or was too slow."""
         error = sys.exc_info()[1]
@@ -165,23 +161,8 @@ class Listener(ThreadingHTTPServer):
             self._changed.notify_all()
 
     def _refuse(self, connection: socket.socket) -> None:
-        if self._tls is None:
-            with contextlib.suppress(OSError):
-                connection.setblocking(False)
-                connection.sendall(
-                    b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: text/plain; charset=utf-8\r\n"
-                    b"Content-Length: 21\r\nRetry-After: 1\r\nConnection: close\r\n\r\ntoo many connections\n"
-                )
-                connection.shutdown(socket.SHUT_WR)
-        # Closed now, with the request unread, the kernel would reset the connection and lose the answer.
-        self._refused.append((time.monotonic(), connection))
-        while len(self._refused) > 2 * MAX_CONNECTIONS:
-            self._close_oldest_refused()
-
-    def _close_refused(self, before_s: float) -> None:
-        while self._refused and self._refused[0][0] < before_s:
-            self._close_oldest_refused()
-
-    def _close_oldest_refused(self) -> None:
         with contextlib.suppress(OSError):
-            self._refused.popleft()[1].close()
+            if self._tls is None:  # over TLS this would take a handshake, and with it time
+                connection.setblocking(False)
+                connection.sendall(_TOO_MANY)
+        self.shutdown_request(connection)

@@ -6,6 +6,7 @@ import http.client
 import logging
 import os
 import pathlib
+import signal
 import socket
 import ssl
 import threading
@@ -606,6 +607,8 @@ def in_child(function):
     from_parent, to_child = os.pipe()
     pid = os.fork()
     if pid == 0:
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.alarm(int(LONG_S))  # a child that hangs must not outlive the test
         os.close(to_child)
         try:
             os.write(to_parent, repr(function()).encode())
