@@ -493,7 +493,7 @@ def test_close_leaves_no_thread_and_no_socket(make):
 
 
 def test_close_cuts_a_client_that_hangs(make):
-    server = make()
+    server = make(client_timeout_s=3600.0)
     server.start()
     with socket.create_connection(("127.0.0.1", server.port), timeout=LONG_S) as client:
         client.sendall(b"GET /metr")
@@ -545,26 +545,31 @@ def test_waiting_for_a_scrape_ends_with_one_that_began_later(server):
 
 
 def test_waiting_does_not_end_with_a_scrape_that_had_begun(make):
-    inside, leave = threading.Event(), threading.Event()
+    leave = [threading.Event(), threading.Event()]
+    inside = []
 
     class SlowCollector:
         def collect(self):
-            inside.set()
-            leave.wait(LONG_S)
+            inside.append(None)
+            leave[len(inside) - 1].wait(LONG_S)
             return []
 
     server = make(SlowCollector())
     server.start()
-    scraper = threading.Thread(target=ask, args=(server,))
-    scraper.start()
-    inside.wait(LONG_S)
+    early, late = (threading.Thread(target=ask, args=(server,)) for _ in range(2))
     results = []
-    waiter = threading.Thread(target=lambda: results.append(server.wait_for_scrape(0.5)))
+    waiter = threading.Thread(target=lambda: results.append(server.wait_for_scrape(1.0)))
+    early.start()
+    eventually(lambda: len(inside) == 1)
     waiter.start()
     time.sleep(0.1)  # the wait has begun
-    leave.set()
-    scraper.join()
+    late.start()
+    eventually(lambda: len(inside) == 2)
+    leave[0].set()
+    early.join()
     waiter.join()
+    leave[1].set()
+    late.join()
     assert results == [False]
 
 
