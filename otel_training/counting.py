@@ -42,9 +42,11 @@ class Total:
     """
 
     def __init__(self) -> None:
+        self.counted: Number | None = None
+        """Sum of all increments; None before the first reading."""
         self._base: Number | None = None
         self._readings = 0
-        self._first_steps: Number = 1
+        self._owed: Number = 0
         self._per_step = False
 
     def begin(self, base: Number | None) -> None:
@@ -55,15 +57,19 @@ class Total:
 
     def advance(self, value: Number, steps: Number) -> Number:
         """Return what the reading ``value`` adds after ``steps`` applied steps; never below 0."""
+        increment = self._increment(max(0, value), steps)
+        self.counted = (self.counted or 0) + increment
+        return increment
+
+    def _increment(self, value: Number, steps: Number) -> Number:
         base, self._base = self._base, value
         self._readings += 1
-        if self._readings == 1:
-            self._first_steps = steps
         if self._per_step:
-            return max(0, value) * steps
-        if base is None:
-            return 0
-        if self._readings == 2 and steps > 0 and 0 < value <= base:
+            return value * steps
+        grown = 0 if base is None else max(0, value - base)
+        if self._readings == 1:
+            self._owed = max(0, value * steps - grown)
+        elif self._readings == 2 and steps > 0 and base is not None and 0 < value <= base:
             self._per_step = True
-            return value * steps + base * max(0, self._first_steps - 1)
-        return max(0, value - base)
+            return value * steps + self._owed
+        return grown

@@ -5,14 +5,13 @@ from __future__ import annotations
 import logging
 import math
 import re
-from collections.abc import Iterable
 from typing import Any
 
 from otel_training import catalog
 from otel_training.catalog import Metric
 from otel_training.guard import attempt
 from otel_training.state import State
-from otel_training.values import Number, number, on_device, text
+from otel_training.values import Number, is_tensor, number, on_device, text
 
 logger = logging.getLogger("otel_training")
 
@@ -40,10 +39,10 @@ class Fields:
         plain = number(value)
         if plain is None:
             self._drop(field, value)
-        elif not math.isfinite(plain):
-            self._count_nonfinite(field, plain)
-        else:
+        elif math.isfinite(plain):
             return plain
+        else:
+            self._count_nonfinite(field, plain)
         return None
 
     def amount(self, payload: Payload, field: str) -> Number | None:
@@ -51,21 +50,32 @@ class Fields:
         value = self.number(payload, field)
         return None if value is None or value < 0 else value
 
+    def text(self, payload: Payload, field: str) -> str | None:
+        """Return a field as an attribute's text, or None when it is absent."""
+        value = payload.get(field)
+        return None if value is None else text(value, catalog.MAX_ATTRIBUTE_LENGTH)
+
     def gauge(self, metric: Metric, payload: Payload, field: str, *labels: Any) -> None:
         """Set a gauge from a field; a non-finite value withdraws it, an absent one leaves it as it is."""
         value = payload.get(field)
         if value is None:
             return
-        plain = self.number(payload, field)
-        if plain is not None:
-            self._state.set(metric, plain, *labels)
-        elif number(value) is not None:
-            self._state.withdraw(metric, *labels)
+        plain = number(value)
+        if plain is None:
+            self._drop(field, value)
+            return
+        if not math.isfinite(plain):
+            self._count_nonfinite(field, plain)
+        self._state.set(metric, plain, *labels)
 
-    def custom(self, event: str, payload: Payload, fields: Iterable[Any]) -> None:
-        """Carry the numbers of fields outside the catalog."""
-        for field in fields:
-            name = field if type(field) is str else text(field, catalog.FIELD.max_length)
+    def custom(self, event: str, payload: Payload, known: frozenset[str]) -> None:
+        """Carry the numbers of the fields that are not among the known ones."""
+        if known.issuperset(payload):
+            return
+        for field in payload:
+            if field in known:
+                continue
+            name = text(field, catalog.FIELD.max_length)
             self.gauge(catalog.CUSTOM, {name: payload[field]}, name, event, name)
 
     def tell_once(self, subject: str, message: str) -> None:
@@ -76,12 +86,16 @@ class Fields:
 
     def _drop(self, field: str, value: Any) -> None:
         self._state.add(catalog.BRIDGE_DROPS, 1, "type")
+        if not is_tensor(value):
+            return
         if on_device(value):
-            self.tell_once(
-                f"device {field}",
-                f"{field!r} is a tensor on {attempt(str, value.device)} and was not read, because that would"
-                f" make training wait for the device; emit {field}.item() at a moment of your choice",
+            why = (
+                f"is a tensor on {attempt(str, value.device)} and was not read, because that would make"
+                f" training wait for the device; emit {field}.item() at a moment of your choice"
             )
+        else:
+            why = "is a tensor that is not one number and was left out; emit what is to be seen of it"
+        self.tell_once(f"tensor {field}", f"{field!r} {why}")
 
     def _count_nonfinite(self, field: str, value: Number) -> None:
         kind = "nan" if math.isnan(value) else "positive_infinity" if value > 0 else "negative_infinity"

@@ -13,6 +13,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from otel_training import catalog
+from otel_training.catalog import spans
+from otel_training.values import text
 
 logger = logging.getLogger("otel_training")
 
@@ -63,8 +65,8 @@ class Identity:
         """Identity as attributes of an OpenTelemetry resource."""
         return {
             **self.point_attributes,
-            "training.local_rank": self.local_rank,
-            "training.world_size": self.world_size,
+            catalog.LOCAL_RANK.name: self.local_rank,
+            spans.WORLD_SIZE.name: self.world_size,
         }
 
     @property
@@ -99,9 +101,10 @@ def detect(
                 found,
                 world_size,
             )
+    # Both are attributes of everything: bytes in them that are not UTF-8 would cost whole batches.
     return Identity(
-        run_id=found,
-        run_name=run_name or found,
+        run_id=text(found, catalog.RUN_ID.max_length),
+        run_name=text(run_name or found, catalog.RUN_NAME.max_length),
         rank=rank,
         local_rank=local_rank,
         world_size=world_size,
@@ -114,10 +117,8 @@ def _launcher_run_id(environ: Mapping[str, str]) -> str | None:
     torchrun = environ.get("TORCHELASTIC_RUN_ID")
     if torchrun and torchrun != "none":  # torchrun's own default, the same for every job
         return torchrun
-    job, task = environ.get("SLURM_ARRAY_JOB_ID"), environ.get("SLURM_ARRAY_TASK_ID")
-    if job and task:
-        return f"{job}_{task}"
-    return environ.get("SLURM_JOB_ID") or None
+    job, task = environ.get("SLURM_JOB_ID"), environ.get("SLURM_ARRAY_TASK_ID")
+    return f"{job}_{task}" if job and task else job or None
 
 
 def _ranks(environ: Mapping[str, str]) -> tuple[int, int, int]:

@@ -22,7 +22,7 @@ from opentelemetry.metrics import Histogram as Recording
 from otel_training import catalog
 from otel_training.catalog import Metric
 from otel_training.guard import Guard
-from otel_training.state import Histogram, Series, State
+from otel_training.state import Histogram, Labels, Series, State
 from otel_training.version import VERSION
 
 
@@ -47,7 +47,7 @@ class Instruments:
         self._lock = threading.Lock()
         self._sources: tuple[Source, ...] = ()
         # Kept past a run's end: a later run of the same identity goes on with the same state.
-        self._fed: WeakKeyDictionary[State, dict[Series, Histogram]] = WeakKeyDictionary()
+        self._fed: WeakKeyDictionary[State, _Fed] = WeakKeyDictionary()
         meter = provider.get_meter(catalog.SCOPE, VERSION)
         make = {
             "gauge": meter.create_observable_gauge,
@@ -71,42 +71,57 @@ class Instruments:
 
     def detach(self, source: Source) -> None:
         """Show a run no longer; what its histograms hold is fed first."""
-        self._guard.run("histograms", self._feed)
+        self._feed()
         with self._lock:
             self._sources = tuple(other for other in self._sources if other is not source)
 
     def _observe(self, metric: Metric, _options: CallbackOptions) -> Iterable[Observation]:
         observations: list[Observation] = []
         if os.getpid() == self._pid:  # a forked child has nothing of its own to tell
-            self._guard.run("histograms", self._feed)
+            self._feed()
             for source in self._sources:
                 self._guard.run(metric.name, self._collect, metric, source, observations)
         return observations
 
     def _collect(self, metric: Metric, source: Source, into: list[Observation]) -> None:
-        for (owner, labels), value in source.state.snapshot().values.items():
-            if owner is metric:
-                into.append(Observation(value, _attributes(metric, labels, source)))
+        for labels, value in source.state.values_of(metric).items():
+            into.append(Observation(value, _attributes(metric, labels, source)))
 
     def _feed(self) -> None:
-        """Record what came in since the last call: each bucket's mean, as often as it was hit."""
+        """Record what the histograms took in since the last call."""
         with self._lock:
             for source in self._sources:
-                for series, histogram in source.state.snapshot().histograms.items():
-                    self._feed_series(source, series, histogram)
+                fed = self._fed.setdefault(source.state, _Fed())
+                observations = source.state.observations
+                if observations == fed.observations:
+                    continue  # most often: an earlier callback of this collection did it
+                fed.observations = observations
+                for metric in self._recordings:
+                    for labels, histogram in source.state.histograms_of(metric).items():
+                        before = fed.histograms.get((metric, labels)) or Histogram(metric.bounds)
+                        fed.histograms[metric, labels] = histogram
+                        attributes = _attributes(metric, labels, source)
+                        self._guard.run(metric.name, self._record, metric, histogram, before, attributes)
 
-    def _feed_series(self, source: Source, series: Series, histogram: Histogram) -> None:
-        all_fed = self._fed.setdefault(source.state, {})
-        fed = all_fed.get(series) or Histogram(histogram.bounds)
-        all_fed[series] = histogram
-        metric, labels = series
-        attributes = _attributes(metric, labels, source)
-        for bucket, (count, before) in enumerate(zip(histogram.counts, fed.counts, strict=True)):
-            if count > before:
-                mean = (histogram.sums[bucket] - fed.sums[bucket]) / (count - before)
+    def _record(
+        self, metric: Metric, histogram: Histogram, before: Histogram, attributes: Mapping[str, str | int]
+    ) -> None:
+        """Record each bucket's mean, as often as the bucket was hit since ``before``."""
+        record = self._recordings[metric].record
+        for bucket, (count, count_before) in enumerate(zip(histogram.counts, before.counts, strict=True)):
+            if count > count_before:
+                mean = (histogram.sums[bucket] - before.sums[bucket]) / (count - count_before)
                 value = _within(bucket, mean, histogram.bounds)
-                for _ in range(count - before):
-                    self._recordings[metric].record(value, attributes)
+                for _ in range(count - count_before):
+                    record(value, attributes)
+
+
+class _Fed:
+    """What the SDK's histograms have had of a state."""
+
+    def __init__(self) -> None:
+        self.observations = 0
+        self.histograms: dict[Series, Histogram] = {}
 
 
 def _within(bucket: int, value: float, bounds: tuple[float, ...]) -> float:
@@ -118,7 +133,7 @@ def _within(bucket: int, value: float, bounds: tuple[float, ...]) -> float:
     return bounds[bucket]
 
 
-def _attributes(metric: Metric, labels: tuple[str | None, ...], source: Source) -> dict[str, str | int]:
+def _attributes(metric: Metric, labels: Labels, source: Source) -> dict[str, str | int]:
     attributes: dict[str, str | int] = dict(source.point_attributes)
     for attribute, label in zip(metric.attributes, labels, strict=True):
         if label is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, OrderedDict
 from collections.abc import Mapping
 from typing import Any
 
@@ -47,7 +47,7 @@ class Run:
         self._recorder = Recorder(state, identity, clock.now())
         self._tracing = tracing
         self._hooks: set[int] = set()
-        self._recent: deque[tuple[object, set[int]]] = deque(maxlen=_REMEMBERED_EVENTS)
+        self._deliveries: OrderedDict[int, Counter[int]] = OrderedDict()
 
     def join(self, hook: int) -> None:
         """Take events of one more hook."""
@@ -94,19 +94,31 @@ class Run:
             self._guard.run("tracing", tracing.record, event, payload, now)
 
     def _delivered_before(self, hook: int, event: str, payload: Mapping[Any, Any]) -> bool:
-        """Whether another hook of this run brought this same event already."""
-        content = (event, attempt(_plain_items, payload))
-        for known, hooks in reversed(self._recent):
-            if known == content and hook not in hooks:
-                hooks.add(hook)
-                return True
-        self._recent.append((content, {hook}))
-        return False
+        """Whether another hook of this run brought this same event already.
+
+        An event that one hook brings twice is two events, so deliveries are counted by hook: this one is new
+        when no other hook has brought its like as often.
+        """
+        content = attempt(_fingerprint, event, payload)
+        deliveries = self._deliveries.pop(content or 0, None) or Counter()
+        most = max(deliveries.values(), default=0)
+        deliveries[hook] += 1
+        self._deliveries[content or 0] = deliveries
+        if len(self._deliveries) > _REMEMBERED_EVENTS:
+            self._deliveries.popitem(last=False)
+        return deliveries[hook] <= most
 
 
-def _plain_items(payload: Mapping[Any, Any]) -> tuple[tuple[Any, str], ...]:
-    """Return what tells events apart, without reading foreign objects: they may be tensors on a device."""
+def _fingerprint(event: object, payload: Mapping[Any, Any]) -> int:
+    """Return what tells events apart.
+
+    Foreign objects count by their type, unread: they may be tensors on a device. What a log adds does not
+    count: each of two logs has its own clock.
+    """
     plain = (bool, int, float, str, type(None))
-    return tuple(
-        (key, repr(value) if type(value) in plain else type(value).__name__) for key, value in payload.items()
-    )
+    fields = [
+        (key, repr(value) if type(value) in plain else type(value).__name__)
+        for key, value in payload.items()
+        if key not in catalog.EVERYWHERE
+    ]
+    return hash((event, *fields))

@@ -7,17 +7,22 @@ from __future__ import annotations
 
 import threading
 from bisect import bisect_left
+from collections import defaultdict
 from dataclasses import dataclass
+from math import isfinite
 from typing import Any
 
 from otel_training import catalog
 from otel_training.catalog import Attribute, Metric
-from otel_training.values import Number, text
+from otel_training.values import Number, storable, text
 
 Labels = tuple[str | None, ...]
 """Values of a metric's attributes in the catalog's order; None is an attribute that is absent."""
 
 Series = tuple[Metric, Labels]
+
+# Inside these no number needs a second look: a 64-bit int or a finite float.
+_SAFE_MIN, _SAFE_MAX = -(2.0**62), 2.0**62
 
 
 class Histogram:
@@ -37,8 +42,10 @@ class Histogram:
     def observe(self, value: float, times: int) -> None:
         """Add ``value`` to its bucket ``times`` times."""
         bucket = bisect_left(self.bounds, value)
-        self.counts[bucket] += times
-        self.sums[bucket] += value * times
+        total = self.sums[bucket] + value * times
+        if isfinite(total):  # one observation beyond all measure must not cost all others
+            self.counts[bucket] += times
+            self.sums[bucket] = total
 
     def copy(self) -> Histogram:
         """Return a copy that later observations do not change."""
@@ -70,72 +77,112 @@ class State:
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
-        self._values: dict[Series, Number] = {}
-        self._histograms: dict[Series, Histogram] = {}
+        self.observations = 0
+        """How many observations the histograms have taken."""
+        self._values: defaultdict[Metric, dict[Labels, Number]] = defaultdict(dict)
+        self._histograms: defaultdict[Metric, dict[Labels, Histogram]] = defaultdict(dict)
         self._admitted: dict[tuple[Metric, Attribute], set[tuple[Labels, str]]] = {}
 
     def snapshot(self) -> Snapshot:
         """Return a copy of all series."""
         with self.lock:
-            histograms = {series: histogram.copy() for series, histogram in self._histograms.items()}
-            return Snapshot(dict(self._values), histograms)
+            values = {
+                (metric, labels): value for metric, of in self._values.items() for labels, value in of.items()
+            }
+            histograms = {
+                (metric, labels): histogram.copy()
+                for metric, of in self._histograms.items()
+                for labels, histogram in of.items()
+            }
+            return Snapshot(values, histograms)
+
+    def values_of(self, metric: Metric) -> dict[Labels, Number]:
+        """Return a copy of the series of a gauge, counter or up-down counter."""
+        with self.lock:
+            return self._values.get(metric, {}).copy()
+
+    def histograms_of(self, metric: Metric) -> dict[Labels, Histogram]:
+        """Return a copy of the series of a histogram."""
+        with self.lock:
+            return {
+                labels: histogram.copy() for labels, histogram in self._histograms.get(metric, {}).items()
+            }
 
     def set(self, metric: Metric, value: Number, *labels: Any) -> None:
-        """Set a gauge, an up-down counter, or a counter whose total comes from outside."""
-        self._values[self._series(metric, labels)] = value
+        """Set a gauge, an up-down counter, or a counter whose total comes from outside.
+
+        A value that is not finite is no value: it withdraws the series.
+        """
+        admitted = self._admit_all(metric, labels) if labels else ()
+        if _SAFE_MIN <= value <= _SAFE_MAX:
+            self._values[metric][admitted] = value
+            return
+        fitting = storable(value)
+        if fitting is None:
+            self._values[metric].pop(admitted, None)
+        else:
+            self._values[metric][admitted] = fitting
 
     def add(self, metric: Metric, amount: Number, *labels: Any) -> None:
-        """Add to a counter; ``amount`` must not be negative."""
-        series = self._series(metric, labels)
-        self._values[series] = self._values.get(series, 0) + amount
+        """Add to a counter; ``amount`` must not be negative. What a float could not hold is not added."""
+        admitted = self._admit_all(metric, labels) if labels else ()
+        series = self._values[metric]
+        total = series.get(admitted, 0) + amount
+        if _SAFE_MIN <= total <= _SAFE_MAX:
+            series[admitted] = total
+            return
+        fitting = storable(total)
+        if fitting is not None:
+            series[admitted] = fitting
 
     def observe(self, metric: Metric, value: float, times: int = 1, *labels: Any) -> None:
         """Add ``value`` to a histogram ``times`` times."""
-        series = self._series(metric, labels)
-        histogram = self._histograms.get(series)
+        if not isfinite(value):
+            return
+        admitted = self._admit_all(metric, labels) if labels else ()
+        series = self._histograms[metric]
+        histogram = series.get(admitted)
         if histogram is None:
-            histogram = self._histograms[series] = Histogram(metric.bounds)
+            histogram = series[admitted] = Histogram(metric.bounds)
         histogram.observe(value, times)
+        self.observations += 1
 
     def get(self, metric: Metric, *labels: Any) -> Number | None:
         """Return the value of a series, or None when there is none."""
-        return self._values.get(self._series(metric, labels))
+        return self._values[metric].get(self._admit_all(metric, labels))
 
     def withdraw(self, metric: Metric, *labels: Any) -> None:
         """Take a series away, so that no reader sees its last value as if it were still true."""
-        self._values.pop(self._series(metric, labels), None)
+        self._values[metric].pop(self._admit_all(metric, labels), None)
 
     def withdraw_all(self, metric: Metric) -> None:
         """Take all series of a metric away."""
-        for series in [series for series in self._values if series[0] is metric]:
-            del self._values[series]
+        self._values.pop(metric, None)
 
     def forget_current(self) -> None:
         """Take away all but counters and histograms: what a later run of the same identity goes on from."""
-        self._values = {
-            series: value for series, value in self._values.items() if series[0].kind == "counter"
-        }
+        for metric in list(self._values):
+            if metric.kind != "counter":
+                del self._values[metric]
 
-    def _series(self, metric: Metric, labels: tuple[Any, ...]) -> Series:
-        if not labels:
-            return metric, ()
+    def _admit_all(self, metric: Metric, labels: tuple[Any, ...]) -> Labels:
         admitted: Labels = ()
-        for attribute, value in zip(metric.attributes, labels, strict=True):
-            admitted += (None if value is None else self._admit(metric, attribute, admitted, value),)
-        return metric, admitted
+        if labels:
+            for attribute, value in zip(metric.attributes, labels, strict=True):
+                admitted += (None if value is None else self._admit(metric, attribute, admitted, value),)
+        return admitted
 
     def _admit(self, metric: Metric, attribute: Attribute, before: Labels, value: Any) -> str:
         """Return the value's text, or ``other`` when the attribute has no room for one more."""
         if attribute.values:
-            if value in attribute.values:
-                return str(value)
+            label = value if type(value) is str else text(value, attribute.max_length)
+            if label in attribute.values:
+                return label
         else:
             known = self._admitted.setdefault((metric, attribute), set())
-            label = (
-                value
-                if type(value) is str and (before, value) in known
-                else text(value, attribute.max_length)
-            )
+            if type(value) is str and (before, value) in known:
+                return value
+            label = text(value, attribute.max_length)
             if (before, label) in known:
                 return label
             if attribute.cap is None or len(known) < attribute.cap:

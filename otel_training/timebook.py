@@ -34,14 +34,22 @@ class TimeBook:
         self._prior_elapsed_s = 0.0
         self._kept_s = 0.0
         self._since_checkpoint_s = 0.0
+        self._begun = False
         self.outside_steps_s = 0.0
         """Time since the last ``take_outside_steps`` that was neither step nor data wait."""
 
     def begin(self, prior_elapsed_s: Number | None, prior_kept_s: Number | None) -> None:
-        """Open an attempt: what was not checkpointed is lost, and a trainer that knows the past says it."""
+        """Open an attempt: what was not checkpointed is lost, and a trainer that knows the past says it.
+
+        Args:
+            prior_elapsed_s: Seconds that earlier attempts took, those of this process included.
+            prior_kept_s: Step time of theirs that checkpoints kept.
+        """
         self._since_checkpoint_s = 0.0
+        begun, self._begun = self._begun, True
         if prior_elapsed_s is not None:
-            self._elapsed_s = 0.0
+            if begun:  # what came before the first attempt of this process was its own start-up
+                self._elapsed_s = 0.0
             self._prior_elapsed_s = max(0.0, prior_elapsed_s)
             self._kept_s = max(0.0, prior_kept_s or 0.0)
 

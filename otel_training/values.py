@@ -14,6 +14,8 @@ Number = int | float
 
 _INT64_MIN, _INT64_MAX = -(2**63), 2**63 - 1
 
+_CONTAINERS = (dict, list, tuple, set, frozenset, bytearray, memoryview)
+
 
 def number(value: Any) -> Number | None:
     """Return ``value`` as a float or a 64-bit int, or None when it is not a number that can be read for free.
@@ -41,17 +43,25 @@ def finite(value: Any) -> Number | None:
     return plain if plain is not None and math.isfinite(plain) else None
 
 
+def storable(value: Number) -> Number | None:
+    """Return the result of arithmetic as OTLP can carry it: an int beyond 64 bits as a float, or None.
+
+    One number outside would make the encoder refuse a whole batch.
+    """
+    plain = value if type(value) is float or _INT64_MIN <= value <= _INT64_MAX else attempt(float, value)
+    return plain if plain is not None and math.isfinite(plain) else None
+
+
 def _foreign_number(value: Any) -> Number | None:
-    if isinstance(value, (bool, int, float, Decimal, numbers.Real)):
-        if isinstance(value, int):
-            return number(int(value))
+    if isinstance(value, (int, numbers.Integral)):
+        return number(int(value))
+    if isinstance(value, (float, Decimal, numbers.Real)):
         return float(value)
     if is_tensor(value):
         if value.device.type != "cpu" or value.numel() != 1 or _is_distributed(value):
             return None
         return _plain_item(value.item())
-    numpy = sys.modules.get("numpy")
-    if numpy is not None and isinstance(value, (numpy.generic, numpy.ndarray)) and value.size == 1:
+    if _is_numpy(value) and value.size == 1:
         return _plain_item(value.item())
     return None
 
@@ -71,6 +81,11 @@ def is_tensor(value: Any) -> bool:
     return tensor_type is not None and isinstance(value, tensor_type)
 
 
+def _is_numpy(value: Any) -> bool:
+    numpy = sys.modules.get("numpy")
+    return numpy is not None and isinstance(value, (numpy.generic, numpy.ndarray))
+
+
 def on_device(value: Any) -> bool:
     """Return whether ``value`` is a tensor that lives on an accelerator."""
     return is_tensor(value) and attempt(lambda: str(value.device.type)) not in ("cpu", None)
@@ -79,11 +94,17 @@ def on_device(value: Any) -> bool:
 def text(value: Any, max_length: int) -> str:
     """Return ``value`` as an attribute's text: ``true``/``false`` for bools, valid UTF-8, not too long.
 
-    An object whose ``str`` raises becomes the name of its type.
+    Tensors, arrays and containers, which may hold tensors or millions of items, become the name of their type
+    unread; so does an object whose ``str`` raises.
     """
     if isinstance(value, bool):
         return "true" if value else "false"
-    plain = value if type(value) is str else attempt(str, value)
+    if type(value) is str:
+        plain: str | None = value
+    elif isinstance(value, _CONTAINERS) or is_tensor(value) or (_is_numpy(value) and value.ndim):
+        plain = None
+    else:
+        plain = attempt(str, value)
     if type(plain) is not str:
         plain = type(value).__name__
     # Surrogates cannot be encoded: neither OTLP nor the page could carry them.

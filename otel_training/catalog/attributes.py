@@ -17,6 +17,8 @@ RANK = Attribute("training.rank", "Rank of the process in the run, from 0.")
 IDENTITY = (RUN_ID, RUN_NAME, RANK)
 """The three attributes that every series carries on the scrape page and behind the collector."""
 
+LOCAL_RANK = Attribute("training.local_rank", "Rank of the process on its host, from 0.")
+
 PRECISION = Attribute("training.precision", "Arithmetic of the run: fp32, bf16, fp16.", cap=20)
 DEVICE_TYPE = Attribute("training.device.type", "Kind of device: cpu, cuda, mps, xla.", cap=20)
 ACCUMULATION_STEPS = Attribute("training.accumulation_steps", "Micro-batches in an optimizer step.", cap=20)

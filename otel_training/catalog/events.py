@@ -7,15 +7,18 @@ from collections.abc import Mapping
 EVERYWHERE = frozenset({"elapsed_s", "memory_bytes"})
 """Fields that the trainer's log adds to any event."""
 
+ALIASES: Mapping[str, str] = {"micro_batches": "microbatches"}
+"""Other names under which trainers send a field."""
+
 EVENTS: Mapping[str, frozenset[str]] = {
     event: frozenset(fields.split()) | EVERYWHERE
     for event, fields in {
         "train_start": "start_step target_step device precision accumulation_steps parameters samples tokens"
-        " micro_batches shape_alignment shape_warning_count ooo_backprop run_id attempt world_size"
-        " time_unix_s prior_elapsed_s prior_kept_s last_step_reached framework flops_per_token"
+        " micro_batches microbatches shape_alignment shape_warning_count ooo_backprop run_id attempt"
+        " world_size time_unix_s prior_elapsed_s prior_kept_s last_step_reached framework flops_per_token"
         " peak_flops_per_s",
         "train_step": "step lr steps_per_sec samples_per_sec tokens_per_sec samples tokens micro_batches loss"
-        " grad_norm data_wait_s step_s",
+        " grad_norm data_wait_s step_s microbatches",
         "checkpoint": "step path duration_s size_bytes error",
         "train_end": "steps elapsed_s loss outcome error time_unix_s",
         "compile": "enabled reason duration_s",

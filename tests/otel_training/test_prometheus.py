@@ -217,7 +217,7 @@ def test_numbers_read_back_as_they_are(number, accept):
 def test_trouble_in_one_family_costs_that_family_alone_and_is_told(caplog):
     state = full_state()
     with_all = page(state)
-    state.set(catalog.LOSS, "not a number")
+    state._values[catalog.LOSS][()] = "not a number"
     without_loss = page(state)
     assert set(with_all) - set(without_loss) == {"training_loss"}
     assert set(without_loss) < set(with_all)
