@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from otel_training.guard import Guard
+from otel_training.guard import Guard, failure
 
 
 def call(guard: Guard, part: str, function: Callable[[], object], timeout_s: float) -> bool:
@@ -21,7 +21,8 @@ def call(guard: Guard, part: str, function: Callable[[], object], timeout_s: flo
     thread = threading.Thread(
         target=lambda: done.append(guard.run(part, function)), name=f"otel_training {part}", daemon=True
     )
-    if not guard.run(part, thread.start):  # no thread starts once the interpreter is shutting down
-        return False
+    if failure(thread.start) is not None:
+        # From Python 3.12 on, none starts once the interpreter ends. Then only the program's end is late.
+        return guard.run(part, function)
     thread.join(max(0.0, timeout_s))
     return bool(done and done[0])

@@ -4,53 +4,65 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from opentelemetry.context import Context
-from opentelemetry.sdk.metrics.export import MetricExporter, MetricExportResult, MetricsData
+from opentelemetry.context import _SUPPRESS_INSTRUMENTATION_KEY, Context, attach, detach, set_value
+from opentelemetry.sdk.metrics.export import (
+    AggregationTemporality,
+    MetricExporter,
+    MetricExportResult,
+    MetricsData,
+)
 from opentelemetry.sdk.trace import ReadableSpan, Span, SpanProcessor
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 
-from otel_training.guard import Guard, attempt
+from otel_training.guard import Guard, Notices, attempt, describe, failure
 
-RETRY_FOR_S = 600.0
-"""How long a batch of spans that failed is tried again, while the queue has room for it."""
+MAX_REFUSALS = 3
+"""How often a batch of spans is tried while others pass; then it is the batch that is refused."""
+
+MAX_UNSENT_DELTAS = 120
+"""Exports of delta metrics that wait for a receiver; each is a part of the sum that no later one repeats."""
 
 
 class Watch:
     """Tells how the deliveries to one destination go.
 
     Args:
-        destination: What is exported where, for the log.
-        guard: Where it is told.
+        subject: What is exported where, for the log.
+        notices: Where it is told.
+        hide: Takes secrets out of what exporters say, which may quote a URL or an answer.
     """
 
-    def __init__(self, destination: str, guard: Guard) -> None:
-        self._destination = destination
-        self._guard = guard
+    def __init__(self, subject: str, notices: Notices, hide: Callable[[str], str] = str) -> None:
+        self._subject = subject
+        self._notices = notices
+        self._hide = hide
         self._quiet = QuietThread(self._warn)
-
-    def _warn(self, reason: str) -> None:
-        self._guard.notices.warn(self._destination, f"{self._destination} fails, training goes on: {reason}")
 
     def deliver(self, export: Callable[[], object], success: object) -> bool:
         """Call ``export`` and return whether it returned ``success``."""
         results: list[object] = []
+        # As the SDK's own processors do: requests of an exporter are no subject of the user's telemetry.
+        token = attach(set_value(_SUPPRESS_INSTRUMENTATION_KEY, True))
         with self._quiet:
-            came_back = self._guard.run(self._destination, lambda: results.append(export()))
+            error = failure(lambda: results.append(export()))
+        detach(token)
         if results == [success]:
-            self._guard.notices.recovered(self._destination, f"{self._destination}: delivered again")
+            self._notices.recovered(self._subject, f"{self._subject}: delivered again")
             return True
-        if came_back:
-            self._warn("the exporter reported a failure")
+        self._warn(describe(error) if error else "the exporter reported a failure")
         return False
 
     def close(self) -> None:
         """Stop listening to the exporters' loggers."""
         self._quiet.close()
+
+    def _warn(self, reason: str) -> None:
+        text = f"{self._subject} fails, training goes on: {self._hide(reason)[:300]}"
+        self._notices.warn(self._subject, text)
 
 
 class QuietThread(logging.Filter):
@@ -65,13 +77,9 @@ class QuietThread(logging.Filter):
     def __init__(self, tell: Callable[[str], None]) -> None:
         super().__init__()
         self._tell = tell
-        self._thread: int | None = None
+        self._here = threading.local()
         # A filter works on the very logger that a module logs to, not on its parents.
-        names = [
-            name
-            for name in logging.root.manager.loggerDict
-            if name.startswith(("opentelemetry.", "urllib3."))
-        ]
+        names = [name for name in list(logging.root.manager.loggerDict) if name.startswith(_LOGGERS)]
         self._loggers = [logging.getLogger(name) for name in names]
         for logger in self._loggers:
             logger.addFilter(self)
@@ -82,28 +90,33 @@ class QuietThread(logging.Filter):
             logger.removeFilter(self)
 
     def __enter__(self) -> QuietThread:
-        self._thread = threading.get_ident()
+        self._here.exports = True
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._thread = None
+        self._here.exports = False
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Let a record pass unless it was made by the export in progress."""
-        if record.thread != self._thread:
+        if not getattr(self._here, "exports", False):
             return True
         if record.levelno >= logging.WARNING:
             self._tell(" ".join((attempt(record.getMessage) or record.name).split()))
         return False
 
 
+_LOGGERS = ("opentelemetry.", "urllib3.")
+
+
 class WatchedMetricExporter(MetricExporter):
     """An exporter for a reader without a thread.
+
+    What is cumulative is in the next export as well; deltas that failed are kept and go before the next.
 
     Args:
         exporter: The exporter that does the work.
         watch: Tells how it goes.
-        on_loss: Called with 1 for each export that failed.
+        on_loss: Called with 1 for each export that was given up.
     """
 
     def __init__(self, exporter: MetricExporter, watch: Watch, on_loss: Callable[[int], None]) -> None:
@@ -111,6 +124,9 @@ class WatchedMetricExporter(MetricExporter):
         self._exporter = exporter
         self._watch = watch
         self._on_loss = on_loss
+        has_deltas = AggregationTemporality.DELTA in (exporter._preferred_temporality or {}).values()
+        self._max_unsent = MAX_UNSENT_DELTAS if has_deltas else 0
+        self._unsent: deque[MetricsData] = deque()
         self.delivered = True
         """Whether the last export was successful."""
 
@@ -118,21 +134,33 @@ class WatchedMetricExporter(MetricExporter):
         self, metrics_data: MetricsData, timeout_millis: float = 10_000, **kwargs: Any
     ) -> MetricExportResult:
         """Export; never raises."""
-        self.delivered = self._watch.deliver(
-            lambda: self._exporter.export(metrics_data, timeout_millis, **kwargs), MetricExportResult.SUCCESS
-        )
-        if not self.delivered:
+
+        def send() -> object:
+            return self._exporter.export(self._unsent[0], timeout_millis, **kwargs)
+
+        self._unsent.append(metrics_data)
+        self.delivered = True
+        while self._unsent and self.delivered:
+            self.delivered = self._watch.deliver(send, MetricExportResult.SUCCESS)
+            if self.delivered:
+                self._unsent.popleft()
+        while len(self._unsent) > self._max_unsent:
+            self._unsent.popleft()
             self._on_loss(1)
         return MetricExportResult.SUCCESS if self.delivered else MetricExportResult.FAILURE
 
     def force_flush(self, timeout_millis: float = 10_000) -> bool:  # noqa: ARG002 - the SDK's signature
-        """Nothing is kept here."""
+        """Nothing: whoever wants an export collects."""
         return True
 
     def shutdown(self, timeout_millis: float = 30_000, **kwargs: Any) -> None:
-        """Shut the exporter down."""
-        self._exporter.shutdown(timeout_millis, **kwargs)
-        self._watch.close()
+        """Give up what is left and shut the exporter down."""
+        if self._unsent:
+            self._on_loss(len(self._unsent))
+        try:
+            self._exporter.shutdown(timeout_millis, **kwargs)
+        finally:
+            self._watch.close()
 
 
 class SpanDelivery(SpanProcessor):
@@ -154,7 +182,7 @@ class SpanDelivery(SpanProcessor):
         *,
         queue_size: int,
         batch_size: int,
-        on_full: Callable[[], None],
+        on_full: Callable[[], object],
         on_loss: Callable[[int, str], None],
     ) -> None:
         self._exporter = exporter
@@ -164,7 +192,7 @@ class SpanDelivery(SpanProcessor):
         self._on_full = on_full
         self._on_loss = on_loss
         self._waiting: deque[ReadableSpan] = deque()
-        self._failed: deque[tuple[float, Sequence[ReadableSpan]]] = deque()
+        self._failed: deque[_Failed] = deque()
         self._failed_count = 0
 
     def on_start(self, span: Span, parent_context: Context | None = None) -> None:
@@ -184,47 +212,89 @@ class SpanDelivery(SpanProcessor):
 
     def export(self) -> bool:
         """Export what waits, then what failed before, and return whether nothing is left."""
-        delivered_any = False
+        others_pass = False
         while self._waiting:
             count = min(self._batch_size, len(self._waiting))
             batch = [self._waiting.popleft() for _ in range(count)]
             if not self._deliver(batch):
-                self._keep(time.monotonic(), batch)
+                self._keep(_Failed(batch))
                 return False
-            delivered_any = True
-        return self._export_failed(delivered_any)
+            others_pass = True
+        return self._export_failed(others_pass)
 
-    def _export_failed(self, delivered_any: bool) -> bool:
-        while self._failed:
-            since_s, batch = self._failed.popleft()
-            self._failed_count -= len(batch)
-            if self._deliver(batch):
-                delivered_any = True
-            elif delivered_any or time.monotonic() - since_s > RETRY_FOR_S:
-                self._on_loss(len(batch), "export")  # others pass: it is this batch that is refused
-            else:
-                self._keep(since_s, batch)
-                return False
-        return True
+    def _export_failed(self, others_pass: bool) -> bool:
+        for _ in range(len(self._failed)):
+            failed = self._failed.popleft()
+            self._failed_count -= len(failed.batch)
+            if self._deliver(failed.batch):
+                others_pass = True
+                continue
+            failed.refusals += others_pass
+            if failed.refusals >= MAX_REFUSALS:
+                self._on_loss(len(failed.batch), "export")
+                continue
+            self._keep(failed)
+            if not others_pass:
+                break
+        return not self._failed
 
     def _deliver(self, batch: Sequence[ReadableSpan]) -> bool:
         return self._watch.deliver(lambda: self._exporter.export(batch), SpanExportResult.SUCCESS)
 
-    def _keep(self, since_s: float, batch: Sequence[ReadableSpan]) -> None:
-        self._failed.append((since_s, batch))
-        self._failed_count += len(batch)
+    def _keep(self, failed: _Failed) -> None:
+        self._failed.append(failed)
+        self._failed_count += len(failed.batch)
 
     def finish(self) -> None:
         """Give up what is left and shut the exporter down."""
         left = len(self._waiting) + self._failed_count
         if left:
             self._on_loss(left, "export")
-        self._exporter.shutdown()
-        self._watch.close()
+        try:
+            self._exporter.shutdown()
+        finally:
+            self._watch.close()
 
     def shutdown(self) -> None:
         """Nothing: the thread that exports ends this."""
 
     def force_flush(self, timeout_millis: int = 30_000) -> bool:  # noqa: ARG002 - the SDK's signature
         """Nothing: ``Telemetry.flush`` asks the thread that exports."""
+        return True
+
+
+class _Failed:
+    """A batch that could not be delivered, and how often it was refused while others passed."""
+
+    def __init__(self, batch: Sequence[ReadableSpan]) -> None:
+        self.batch = batch
+        self.refusals = 0
+
+
+class GuardedProcessor(SpanProcessor):
+    """A span processor of the user whose exceptions end neither an event nor the spans of others.
+
+    Args:
+        processor: The user's.
+        guard: Takes what it raises.
+    """
+
+    def __init__(self, processor: SpanProcessor, guard: Guard) -> None:
+        self._processor = processor
+        self._guard = guard
+        self._part = f"span processor {type(processor).__name__}"
+
+    def on_start(self, span: Span, parent_context: Context | None = None) -> None:
+        """Pass it on."""
+        self._guard.run(self._part, self._processor.on_start, span, parent_context)
+
+    def on_end(self, span: ReadableSpan) -> None:
+        """Pass it on."""
+        self._guard.run(self._part, self._processor.on_end, span)
+
+    def shutdown(self) -> None:
+        """Nothing: a thread of its own shuts the processor down."""
+
+    def force_flush(self, timeout_millis: int = 30_000) -> bool:  # noqa: ARG002 - the SDK's signature
+        """Nothing: a thread of its own flushes the processor."""
         return True

@@ -1,4 +1,4 @@
-"""A daemon thread that exports one signal: on its interval, when asked, and one last time at the end."""
+"""A daemon thread that exports: on its interval, when asked, and one last time at the end."""
 
 from __future__ import annotations
 
@@ -13,25 +13,26 @@ class ExportLoop:
     """Calls ``export`` from a thread of its own, never from the caller's.
 
     The SDK's own processors and readers start threads in forked children and may block for long when they are
-    shut down, so this drives theirs from outside.
+    shut down, so this drives them from outside. The thread exists from the start on, because none can be
+    started once the interpreter ends.
 
     Args:
-        signal: ``metrics`` or ``spans``; part of the thread's name.
+        subject: What is exported, for the log and the thread's name.
         export: Exports what there is and returns whether it all went.
         finish: Called once on the thread after the last export: shuts the exporters down.
-        interval_s: Seconds between two exports.
+        interval_s: Seconds between two exports; None: only when asked.
         guard: Takes what goes wrong.
     """
 
     def __init__(
         self,
-        signal: str,
+        subject: str,
         export: Callable[[], bool],
         finish: Callable[[], None],
-        interval_s: float,
+        interval_s: float | None,
         guard: Guard,
     ) -> None:
-        self.signal = signal
+        self.subject = subject
         self._export = export
         self._finish = finish
         self._interval_s = interval_s
@@ -42,25 +43,23 @@ class ExportLoop:
         self._done = 0
         self._all_went = True
         self._stopping = False
-        self._thread = threading.Thread(target=self._run, name=f"otel_training {signal}", daemon=True)
+        self._finished = False
+        self._thread = threading.Thread(target=self._run, name=f"otel_training {subject}", daemon=True)
 
     def start(self) -> bool:
         """Start the thread and return whether the machine let it."""
-        return self._guard.run(f"export of {self.signal}", self._thread.start)
+        return self._guard.run(f"export of {self.subject}", self._thread.start)
 
-    def wake(self) -> None:
-        """Export soon, without waiting for it."""
+    def ask(self) -> int:
+        """Ask for an export soon, and return a ticket for it."""
         with self._condition:
             self._asked += 1
             self._condition.notify_all()
+            return self._asked
 
-    def flush(self, timeout_s: float) -> bool:
-        """Export now and return whether everything went within ``timeout_s`` seconds."""
-        deadline_s = time.monotonic() + timeout_s
+    def wait(self, ticket: int, deadline_s: float) -> bool:
+        """Wait for an export until a moment of ``time.monotonic``; return whether everything went by then."""
         with self._condition:
-            self._asked += 1
-            ticket = self._asked
-            self._condition.notify_all()
             while self._done < ticket and self._thread.is_alive():
                 left_s = deadline_s - time.monotonic()
                 if left_s <= 0:
@@ -75,25 +74,22 @@ class ExportLoop:
             self._condition.notify_all()
 
     def join(self, deadline_s: float) -> bool:
-        """Wait for the thread until a moment of ``time.monotonic`` and return whether it ended."""
-        if self._thread.ident is not None:
+        """Wait for the end until a moment of ``time.monotonic``; return whether everything went by then."""
+        if self._thread.is_alive():
             self._thread.join(max(0.0, deadline_s - time.monotonic()))
-        return not self._thread.is_alive()
+        return self._finished and self._all_went
 
     def _run(self) -> None:
-        while True:
+        while not self._finished:
             with self._condition:
                 if not self._stopping and self._asked == self._done:
                     self._condition.wait(self._interval_s)
                 ticket, stopping = self._asked, self._stopping
-            self._all_went = False
-            self._guard.run(f"export of {self.signal}", self._export_once)
+            went: list[bool] = []
+            self._guard.run(f"export of {self.subject}", lambda: went.append(self._export()))  # noqa: B023
             with self._condition:
-                self._done = ticket
+                self._done, self._all_went = ticket, went == [True]
                 self._condition.notify_all()
             if stopping:
-                self._guard.run(f"shutdown of {self.signal}", self._finish)
-                return
-
-    def _export_once(self) -> None:
-        self._all_went = self._export()
+                self._guard.run(f"shutdown of {self.subject}", self._finish)
+                self._finished = True

@@ -27,6 +27,7 @@ class Notices:
         self._clock = clock
         self._told_s: dict[str, float] = {}
         self._held_back: dict[str, int] = {}
+        self._in_trouble: set[str] = set()
 
     def warn(self, subject: str, message: str) -> None:
         """Log ``message`` unless ``subject`` had a line in the last five minutes; then only count it."""
@@ -36,14 +37,18 @@ class Notices:
             self._held_back[subject] = self._held_back.get(subject, 0) + 1
             return
         self._told_s[subject] = now_s
+        self._in_trouble.add(subject)
         held_back = self._held_back.pop(subject, 0)
         more = f" ({held_back} more since the last line on this)" if held_back else ""
         logger.warning("%s%s", message, more)
 
     def recovered(self, subject: str, message: str) -> None:
-        """Log ``message`` once if ``subject`` had been warned about, and forget the subject."""
-        if self._told_s.pop(subject, None) is not None:
-            self._held_back.pop(subject, None)
+        """Log ``message`` once for each line that ``warn`` logged about ``subject``.
+
+        What fails and recovers again and again still has one pair of lines in five minutes.
+        """
+        if subject in self._in_trouble:
+            self._in_trouble.discard(subject)
             logger.warning("%s", message)
 
 
@@ -69,10 +74,26 @@ class Guard:
 
 def attempt(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T | None:
     """Call a function that may raise anything, such as a method of a foreign object; None when it raised."""
+    return outcome(function, *args, **kwargs)[0]
+
+
+def outcome(
+    function: Callable[P, T], *args: P.args, **kwargs: P.kwargs
+) -> tuple[T, None] | tuple[None, Exception]:
+    """Call a function that may raise anything; return its result, or the exception that it raised."""
     try:
-        return function(*args, **kwargs)
-    except Exception:  # noqa: BLE001 - the same for what must not even be told
-        return None
+        return function(*args, **kwargs), None
+    except Exception as error:  # noqa: BLE001 - the same for what the caller counts and tells, or must not tell
+        return None, error
+
+
+def failure(function: Callable[P, object], *args: P.args, **kwargs: P.kwargs) -> Exception | None:
+    """Call a function and return what it raised, for a caller that tells it in its own words."""
+    try:
+        function(*args, **kwargs)
+    except Exception as error:  # noqa: BLE001 - the same
+        return error
+    return None
 
 
 def describe(error: BaseException) -> str:

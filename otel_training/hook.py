@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 import weakref
 from collections.abc import Callable, Mapping
@@ -120,10 +121,15 @@ class OTelHook:
         if self._inert():
             return
         to, sigterm = self._to, process.sigterm
-        entered = sigterm.enter()
-        to.guard.run("hook", to.run.handle, to.number, event, payload)
-        if entered:
-            sigterm.leave()
+        on_main = threading.get_ident() == sigterm.main_ident
+        try:
+            # No call comes between these two: an interrupt in it would hold SIGTERM off for good.
+            sigterm.depth += on_main
+            to.guard.run("hook", to.run.handle, to.number, event, payload)
+        finally:
+            sigterm.depth -= on_main
+            if sigterm.pending and on_main:
+                sigterm.catch_up()
 
     def flush(self, timeout_s: float = 5.0) -> bool:
         """Hand over everything recorded so far; return whether that was done in ``timeout_s`` seconds."""
@@ -135,10 +141,11 @@ class OTelHook:
         Args:
             error: The exception that ended the run, if one did.
         """
-        if not self._inert():
-            self._closed = True
-            self._to.guard.run("close", self._to.close, error)
-            process.closed(self)
+        with process.sigterm.held_off():  # it would cut off the last delivery
+            if not self._inert():
+                self._closed = True
+                self._to.guard.run("close", self._to.close, error)
+                process.closed(self)
 
     def _inert(self) -> bool:
         # A forked child has a copy of everything but the threads; what it would tell is the parent's to tell.

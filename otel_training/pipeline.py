@@ -2,34 +2,22 @@
 
 from __future__ import annotations
 
-import functools
 import os
-import time
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from otel_training import catalog, process
-from otel_training.clock import Clock
-from otel_training.guard import Guard, Notices, logger
-from otel_training.hook import Attachment, OTelHook
-from otel_training.identity import Identity, detect
+from otel_training import process
+from otel_training.hook import OTelHook
+from otel_training.identity import detect
+from otel_training.life_cycle import Pipeline
 from otel_training.plain_loop import PlainRun, run_loop
-from otel_training.run import Run
-from otel_training.scrape import start_page
-from otel_training.settings import Settings, resolve
-from otel_training.state import State
-from otel_training.tracing import Tracing, TracingOptions
-from otel_training.version import VERSION
+from otel_training.settings import resolve
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.metrics.export import MetricReader
     from opentelemetry.sdk.trace import SpanProcessor
-
-    from otel_training.export_loop import ExportLoop
-    from otel_training.providers import Metrics, Signal, Traces
-    from otel_training.scrape_server import ScrapeServer
 
 
 class Telemetry:
@@ -43,7 +31,7 @@ class Telemetry:
         hook: Attach it to a log, or call ``hook.on_event(event, payload)``.
     """
 
-    def __init__(self, pipeline: _Pipeline, hook: OTelHook) -> None:
+    def __init__(self, pipeline: Pipeline, hook: OTelHook) -> None:
         self._pipeline = pipeline
         self.hook = hook
 
@@ -159,135 +147,16 @@ def start(
         },
         os.environ,
     )
-    pipeline = _Pipeline(settings, identity, metric_readers, span_processors)
-    hook = OTelHook.attached(pipeline.attachment)
-    return Telemetry(pipeline, hook)
+    key, number = ("start", identity.run_id, identity.rank), process.next_number()
+    pipeline, made = process.share(
+        key, lambda: Pipeline(key, number, settings, identity, metric_readers, span_processors)
+    )
+    attachment = pipeline.attach(number)
+    if not made:
+        pipeline.add(settings, metric_readers, span_processors)
+    return Telemetry(pipeline, OTelHook.attached(attachment))
 
 
-@functools.wraps(start, assigned=())  # whoever asks for the parameters is told those of start()
 def start_hook(**arguments: Any) -> OTelHook:
     """Return the hook of ``start(**arguments)``, whose close() closes all; ``otel`` in a training config."""
     return start(**arguments).hook
-
-
-class _Pipeline:
-    """Providers, threads and page of one ``start()``, and the order in which they end."""
-
-    def __init__(
-        self,
-        settings: Settings,
-        identity: Identity,
-        metric_readers: Sequence[MetricReader],
-        span_processors: Sequence[SpanProcessor],
-    ) -> None:
-        self._settings = settings
-        self._guard = Guard(Notices())
-        self._key = ("start", identity.run_id, identity.rank)
-        self._number = process.next_number()
-        self._metrics: Metrics | None = None
-        self._traces: Traces | None = None
-        if not settings.disabled:
-            self._make_providers(identity, metric_readers, span_processors)
-        clock = Clock()
-
-        def create(state: State) -> Run:
-            return Run(identity, state, self._guard, clock, {}, self._tracing(identity, clock))
-
-        self._run = process.join(self._key, self._number, create)
-        if self._metrics is not None:
-            process.instruments(self._metrics.provider, self._guard).attach(self._run)
-        self.page: ScrapeServer | None = None
-        if settings.prometheus:
-            self.page = start_page(settings, identity, self._run.state, self._guard)
-        process.forget_in_children(self)
-        self.attachment = Attachment(
-            run=self._run,
-            number=self._number,
-            guard=self._guard,
-            flush=self._flush,
-            close=self._close,
-            location=f"scrape page at {self.page.address}/" if self.page and self.page.address else None,
-        )
-
-    def _make_providers(
-        self,
-        identity: Identity,
-        metric_readers: Sequence[MetricReader],
-        span_processors: Sequence[SpanProcessor],
-    ) -> None:
-        settings = self._settings
-        wants_metrics = bool(settings.metrics_exporters or metric_readers)
-        wants_traces = bool(settings.traces_exporters or span_processors)
-        if wants_metrics or wants_traces:
-            from otel_training import providers  # the SDK is not needed for the page alone
-
-            about = providers.resource(settings, identity)
-            if wants_metrics:
-                self._metrics = providers.Metrics(settings, about, metric_readers, self._guard, self._lost)
-            if wants_traces:
-                self._traces = providers.Traces(settings, about, span_processors, self._guard, self._lost)
-
-    def _tracing(self, identity: Identity, clock: Clock) -> Tracing | None:
-        if self._traces is None:
-            return None
-        settings = self._settings
-        options = TracingOptions(
-            step_span_ratio=settings.step_span_ratio,
-            slow_step_factor=settings.slow_step_factor,
-            window_s=settings.window_s,
-        )
-        return Tracing(
-            self._traces.provider.get_tracer(catalog.SCOPE, VERSION),
-            identity.point_attributes,
-            identity.rank,
-            options,
-            os.environ,
-            clock.now(),
-            self._traces.wake,
-        )
-
-    def _lost(self, count: int, reason: str) -> None:
-        with self._run.state.lock:
-            self._run.state.add(catalog.BRIDGE_DROPS, count, reason)
-
-    @property
-    def _signals(self) -> list[Signal]:
-        return [signal for signal in (self._traces, self._metrics) if signal is not None]
-
-    @property
-    def _loops(self) -> list[ExportLoop]:
-        return [signal.loop for signal in self._signals if signal.loop is not None]
-
-    def _flush(self, timeout_s: float) -> bool:
-        deadline_s = time.monotonic() + timeout_s
-        loops = self._loops
-        for loop in loops:
-            loop.wake()  # so that they export side by side
-        done = [loop.flush(deadline_s - time.monotonic()) for loop in loops]
-        done += [signal.flush_users(deadline_s) for signal in self._signals]
-        return all(done)
-
-    def _close(self, error: BaseException | None) -> None:
-        deadline_s = time.monotonic() + self._settings.shutdown_timeout_s
-        if process.leave(self._key, self._number, keep_totals=False):
-            self._run.end(error)
-        loops = self._loops
-        for loop in loops:
-            loop.stop()
-        if self.page is not None and self._settings.linger_s > 0:
-            self.page.wait_for_scrape(self._settings.linger_s)
-        unfinished = [loop.signal for loop in loops if not loop.join(deadline_s)]
-        if unfinished:
-            budget_s = self._settings.shutdown_timeout_s
-            logger.warning("closed after %g s with %s not delivered", budget_s, " and ".join(unfinished))
-        for signal in self._signals:
-            signal.shut_down_users(deadline_s)
-        if self.page is not None:
-            self.page.close()
-
-    def abandon_in_child(self) -> None:
-        """Keep a forked child from serving and exporting what is the parent's."""
-        if self.page is not None:
-            self.page.abandon_in_child()
-        if self._metrics is not None:
-            self._metrics.abandon_in_child()

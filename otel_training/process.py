@@ -13,7 +13,7 @@ import threading
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from opentelemetry import metrics
 from opentelemetry.metrics import MeterProvider
@@ -24,19 +24,25 @@ from otel_training.run import Run
 from otel_training.state import State
 from otel_training.termination import SigtermChain
 
-FLUSH_TIMEOUT_S = 5.0
-"""Longest that a signal waits for each pipeline before the user's own handler has it."""
+FLUSH_TIMEOUT_S = 1.0
+"""Longest that a signal waits for each hook before the user's own handler, which may save work, has it."""
 
 _MAX_CLOSED_RUNS = 64
 
 RunKey = tuple[Hashable, ...]
 
 
-class Forkable(Protocol):
-    """Something that holds what a forked child must not use."""
+class Pipeline(Protocol):
+    """What ``start()`` makes for a run: providers, threads, sockets."""
+
+    def begin_close(self, error: BaseException | None) -> None:
+        """End the run and ask for the last delivery, without waiting for it."""
 
     def abandon_in_child(self) -> None:
-        """Let go of threads and sockets that belong to the parent; called in the child."""
+        """Let go of threads and sockets that belong to the parent; called in a forked child."""
+
+
+P = TypeVar("P", bound=Pipeline)
 
 
 class Closable(Protocol):
@@ -53,10 +59,12 @@ _lock = threading.RLock()
 _live: dict[RunKey, Run] = {}
 _closed: OrderedDict[RunKey, State] = OrderedDict()
 _instruments: weakref.WeakKeyDictionary[MeterProvider, Instruments] = weakref.WeakKeyDictionary()
-_forkables: weakref.WeakSet[Forkable] = weakref.WeakSet()
-_closables: weakref.WeakSet[Closable] = weakref.WeakSet()
+_pipelines: dict[RunKey, Pipeline] = {}
+# Held here, because a program may drop its hook long before it ends. In order, first come first closed.
+_closables: dict[Closable, None] = {}
 _numbers = itertools.count(1)
 _handlers_set = False
+_worker_handler_set = False
 
 
 def next_number() -> int:
@@ -90,6 +98,7 @@ def leave(key: RunKey, hook: int, *, keep_totals: bool) -> bool:
         if run is None or not run.leave(hook):
             return False
         del _live[key]
+        _pipelines.pop(key, None)
         if keep_totals:
             _closed[key] = run.state
             while len(_closed) > _MAX_CLOSED_RUNS:
@@ -113,25 +122,29 @@ def instruments(provider: MeterProvider | None, guard: Guard) -> Instruments:
         return found
 
 
-def forget_in_children(forkable: Forkable) -> None:
-    """Call ``abandon_in_child`` in every child forked from now on."""
+def share(key: RunKey, create: Callable[[], P]) -> tuple[P, bool]:
+    """Return the pipeline of a run, made by ``create`` when there is none, and whether it was made."""
     with _lock:
         _set_handlers()
-        _forkables.add(forkable)
+        known = _pipelines.get(key)
+        if known is not None:
+            return known, False  # type: ignore[return-value] # a key belongs to one kind of pipeline
+        made = _pipelines[key] = create()
+        return made, True
 
 
 def close_at_end(closable: Closable) -> None:
     """Close ``closable`` when the interpreter ends or SIGTERM ends it, if nothing did before."""
     with _lock:
         _set_handlers()
-        _closables.add(closable)
+        _closables[closable] = None
         sigterm.install()
 
 
 def closed(closable: Closable) -> None:
     """Forget something that is closed; with the last, SIGTERM is none of our business any more."""
     with _lock:
-        _closables.discard(closable)
+        _closables.pop(closable, None)
         if not _closables:
             sigterm.uninstall()
 
@@ -141,17 +154,31 @@ def _is_proxy(provider: MeterProvider) -> bool:
 
 
 def _set_handlers() -> None:
-    global _handlers_set
+    global _handlers_set, _worker_handler_set
     if not _handlers_set:
         _handlers_set = True
         atexit.register(_close_all)
         if hasattr(os, "register_at_fork"):
             os.register_at_fork(after_in_child=_after_fork_in_child)
+    if not _worker_handler_set:
+        _worker_handler_set = True
+        _close_at_end_of_worker()
+
+
+def _close_at_end_of_worker() -> None:
+    """Close in processes of ``multiprocessing`` too: those made by fork end without what atexit knows."""
+    multiprocessing = sys.modules.get("multiprocessing.process")
+    if multiprocessing is not None and multiprocessing.parent_process() is not None:
+        from multiprocessing.util import Finalize
+
+        Finalize(None, _close_all, exitpriority=0)
 
 
 def _close_all() -> None:
-    # Set by the interpreter when an exception nobody caught ends the program.
-    error = getattr(sys, "last_value", None)
+    # Set by the interpreter when an exception nobody caught ends the program; a prompt goes on after one.
+    error = None if hasattr(sys, "ps1") else getattr(sys, "last_value", None)
+    for pipeline in list(_pipelines.values()):
+        pipeline.begin_close(error)  # all at once, so that their budgets run side by side
     for closable in list(_closables):
         closable.close(error)
 
@@ -167,13 +194,15 @@ sigterm = SigtermChain(finish=_close_all, flush=_flush_all)
 
 def _after_fork_in_child() -> None:
     """Leave what is the parent's to the parent; a child may begin telemetry of its own."""
-    global _lock
+    global _lock, _worker_handler_set
     _lock = threading.RLock()  # a thread that does not exist here may have held it
+    _worker_handler_set = False
     _live.clear()
     _closed.clear()
     _instruments.clear()
     _closables.clear()
-    forkables = list(_forkables)
-    _forkables.clear()
-    for forkable in forkables:
-        forkable.abandon_in_child()
+    sigterm.abandon_in_child()
+    pipelines = list(_pipelines.values())
+    _pipelines.clear()
+    for pipeline in pipelines:
+        pipeline.abandon_in_child()

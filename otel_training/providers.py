@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 import os
+import random
+import re
 import secrets
-import time
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -15,11 +17,12 @@ from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.id_generator import IdGenerator
 
-from otel_training import bounded, exporters
-from otel_training.delivery import SpanDelivery, Watch, WatchedMetricExporter
+from otel_training import exporters
+from otel_training.delivery import GuardedProcessor, SpanDelivery, Watch, WatchedMetricExporter
 from otel_training.export_loop import ExportLoop
 from otel_training.guard import Guard, attempt
 from otel_training.identity import Identity
+from otel_training.otlp import Otlp
 from otel_training.settings import Settings
 
 OnLoss = Callable[[int, str], None]
@@ -37,6 +40,10 @@ class PrivateIds(IdGenerator):
         """Return 128 random bits, not 0."""
         return secrets.randbelow(2**128 - 1) + 1
 
+    def is_trace_id_random(self) -> bool:
+        """Say that samplers may rely on the ids, as newer SDKs ask."""
+        return True
+
 
 def resource(settings: Settings, identity: Identity) -> Resource:
     """Return who speaks: the identity, what the user adds, and the host unless the user names one."""
@@ -52,34 +59,7 @@ def resource(settings: Settings, identity: Identity) -> Resource:
     )
 
 
-class Signal:
-    """What metrics and spans have in common: a thread that exports, and what the user attached.
-
-    Args:
-        guard: Keeps failures away from training.
-        users: The user's own readers or processors.
-    """
-
-    def __init__(self, guard: Guard, users: Sequence[MetricReader] | Sequence[SpanProcessor]) -> None:
-        self._guard = guard
-        self._users = users
-        self.loop: ExportLoop | None = None
-        """The thread that exports; None when no exporter is configured."""
-
-    def flush_users(self, deadline_s: float) -> bool:
-        """Let the user's own hand over what they have, until a moment of ``time.monotonic``."""
-        return self._call_users("flush", [user.force_flush for user in self._users], deadline_s)
-
-    def shut_down_users(self, deadline_s: float) -> bool:
-        """Shut the user's own down, which delivers what they have, until a moment of ``time.monotonic``."""
-        return self._call_users("shutdown", [user.shutdown for user in self._users], deadline_s)
-
-    def _call_users(self, part: str, calls: Sequence[Callable[[], object]], deadline_s: float) -> bool:
-        done = [bounded.call(self._guard, part, call, deadline_s - time.monotonic()) for call in calls]
-        return all(done)
-
-
-class Metrics(Signal):
+class Metrics:
     """A meter provider with the configured exporters and the user's readers.
 
     Args:
@@ -98,23 +78,28 @@ class Metrics(Signal):
         guard: Guard,
         on_loss: OnLoss,
     ) -> None:
-        super().__init__(guard, readers)
         self._readers = readers
         self._timeout_ms = settings.export_timeout_s * 1000
+        self._guard = guard
+        made = exporters.metric_exporters(settings)
         self._exporters = [
             WatchedMetricExporter(
                 exporter,
-                Watch(f"export of metrics by {type(exporter).__name__}", guard),
+                _watch("metrics", name, settings.metrics_otlp, guard),
                 lambda count: on_loss(count, "export"),
             )
-            for exporter in exporters.metric_exporters(settings)
+            for exporter, name in zip(made, settings.metrics_exporters, strict=True)
         ]
+        _leave_random_numbers_alone()
         # An infinite interval: the reader starts no thread, neither here nor in a forked child.
         self._pushed = [PeriodicExportingMetricReader(exporter, math.inf) for exporter in self._exporters]
         self.provider = MeterProvider([*self._pushed, *readers], about, shutdown_on_exit=False)
+        self.loops = [_loop_of_user(reader, guard) for reader in readers]
+        """The threads that deliver."""
         if self._pushed:
-            self.loop = ExportLoop("metrics", self._export, self._finish, settings.export_interval_s, guard)
-            self.loop.start()
+            self.loops.append(
+                ExportLoop("metrics", self._export, self._finish, settings.export_interval_s, guard)
+            )
 
     def _export(self) -> bool:
         for reader in self._pushed:
@@ -135,7 +120,7 @@ def _collect_nothing(*_: Any, **__: Any) -> Any:
     return None
 
 
-class Traces(Signal):
+class Traces:
     """A tracer provider with the configured exporters and the user's processors.
 
     Args:
@@ -154,31 +139,43 @@ class Traces(Signal):
         guard: Guard,
         on_loss: OnLoss,
     ) -> None:
-        super().__init__(guard, processors)
+        self._guard = guard
         self.provider = TracerProvider(
             exporters.sampler(settings), about, shutdown_on_exit=False, id_generator=PrivateIds()
         )
+        self.loops: list[ExportLoop] = []
+        """The threads that deliver."""
+        made = exporters.span_exporters(settings)
         self._deliveries = [
             SpanDelivery(
                 exporter,
-                Watch(f"export of spans by {type(exporter).__name__}", guard),
+                _watch("spans", name, settings.traces_otlp, guard),
                 queue_size=settings.span_queue_size,
                 batch_size=settings.span_batch_size,
                 on_full=self.wake,
                 on_loss=on_loss,
             )
-            for exporter in exporters.span_exporters(settings)
+            for exporter, name in zip(made, settings.traces_exporters, strict=True)
         ]
-        for processor in (*self._deliveries, *processors):
-            self.provider.add_span_processor(processor)
+        _leave_random_numbers_alone()
+        for delivery in self._deliveries:
+            self.provider.add_span_processor(delivery)
         if self._deliveries:
-            self.loop = ExportLoop("spans", self._export, self._finish, settings.span_delay_s, guard)
-            self.loop.start()
+            self.loops.append(ExportLoop("spans", self._export, self._finish, settings.span_delay_s, guard))
+        self.add(processors)
+
+    def add(self, processors: Sequence[SpanProcessor]) -> list[ExportLoop]:
+        """Hand the spans to further processors of the user, and return the threads that will deliver them."""
+        loops = [_loop_of_user(processor, self._guard) for processor in processors]
+        for processor in processors:
+            self.provider.add_span_processor(GuardedProcessor(processor, self._guard))
+        self.loops += loops
+        return loops
 
     def wake(self) -> None:
         """Export soon."""
-        if self.loop is not None:
-            self.loop.wake()
+        for loop in self.loops:
+            loop.ask()
 
     def _export(self) -> bool:
         went = [delivery.export() for delivery in self._deliveries]
@@ -187,3 +184,37 @@ class Traces(Signal):
     def _finish(self) -> None:
         for delivery in self._deliveries:
             self._guard.run("shutdown of spans", delivery.finish)
+
+
+def _loop_of_user(user: MetricReader | SpanProcessor, guard: Guard) -> ExportLoop:
+    """Return a thread for what the user attached: its own timing stays, but flush and shutdown may hang."""
+
+    def export() -> bool:
+        # A user's force_flush that returns nothing has not failed.
+        return user.force_flush() is not False
+
+    return ExportLoop(type(user).__name__, export, user.shutdown, None, guard)
+
+
+def _watch(signal: str, exporter: str, otlp: Otlp | None, guard: Guard) -> Watch:
+    if otlp is None or exporter != "otlp":
+        return Watch(f"export of {signal} to the {exporter}", guard.notices)
+    secret_values = [value for value in otlp.headers.values() if value]
+
+    def hide(text: str) -> str:
+        for value in secret_values:
+            text = text.replace(value, "***")
+        return re.sub(r"\?\S+", "?***", text)
+
+    return Watch(f"export of {signal} to {otlp.endpoint}", guard.notices, hide)
+
+
+def _leave_random_numbers_alone() -> None:
+    """Give the exporters random numbers of their own for the time between two tries.
+
+    They would draw them from Python's one generator, at moments that depend on the network: a seeded training
+    would not be the same twice.
+    """
+    for name, module in list(sys.modules.items()):
+        if name.startswith("opentelemetry.exporter.otlp") and getattr(module, "random", None) is random:
+            module.__dict__["random"] = random.Random()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -11,12 +12,14 @@ from opentelemetry.trace import Link, Span, SpanContext, Status, StatusCode, Tra
 from otel_training.catalog.kinds import Attribute
 from otel_training.catalog.kinds import Span as SpanData
 from otel_training.clock import Moment
+from otel_training.guard import describe
 from otel_training.values import finite, number, text
 
 ROOT = Context()
 """Parent of a span that has none, whatever span the calling thread is in."""
 
 _MESSAGE_LENGTH = 256
+_TYPE_AND_TEXT = re.compile(r"\s*([A-Za-z_][\w.]*)(?:\s*:\s*(.*?))?\s*", re.DOTALL)
 
 Values = Mapping[Attribute, Any]
 
@@ -60,15 +63,8 @@ class SpanWriter:
         """End a span; ``error``, a text or an exception, gives it status ERROR and an exception event."""
         span.set_attributes(clean(values))
         if error is not None:
-            message = text(error, _MESSAGE_LENGTH)
-            kind, _, said = message.partition(":")
-            if isinstance(error, BaseException):
-                kind, said = type(error).__name__, message
-            span.add_event(
-                "exception",
-                {"exception.type": kind.strip(), "exception.message": said.strip()},
-                self._unix_ns(at_s),
-            )
+            message = text(describe(error) if isinstance(error, BaseException) else error, _MESSAGE_LENGTH)
+            span.add_event("exception", _exception(message), self._unix_ns(at_s))
             span.set_status(Status(StatusCode.ERROR, message))
         span.end(self._unix_ns(at_s))
 
@@ -80,6 +76,14 @@ class SpanWriter:
 
     def _unix_ns(self, monotonic_s: float) -> int:
         return self._anchor.unix_ns + int((monotonic_s - self._anchor.monotonic_s) * 1e9)
+
+
+def _exception(message: str) -> dict[str, str]:
+    """Return the attributes of an exception event; the type is left out where the text names none."""
+    found = _TYPE_AND_TEXT.fullmatch(message)
+    if found is None:
+        return {"exception.message": message}
+    return {"exception.type": found[1], "exception.message": found[2] or ""}
 
 
 def clean(values: Values) -> dict[str, str | bool | int | float]:

@@ -8,7 +8,8 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
@@ -24,6 +25,12 @@ class SigtermChain:
     Args:
         finish: Ends all telemetry, within its budget.
         flush: Hands over what there is, within its budget.
+
+    Attributes:
+        main_ident: The main thread, the only one that signals interrupt.
+        depth: How many calls of that thread must not be interrupted: the numbers that an export reads may be
+            locked, or a delivery under way would be cut off.
+        pending: Whether a signal came meanwhile.
     """
 
     def __init__(self, finish: Callable[[], None], flush: Callable[[], None]) -> None:
@@ -31,13 +38,14 @@ class SigtermChain:
         self._flush = flush
         self._former: Handler = None
         self._installed = False
-        self._main_ident = threading.main_thread().ident
-        self._depth = 0
-        self._pending = False
+        self._handling = False
+        self.main_ident = threading.main_thread().ident
+        self.depth = 0
+        self.pending = False
 
     def install(self) -> None:
         """Join the chain; only the main thread can, and where SIGTERM is ignored it stays so."""
-        if self._installed or threading.get_ident() != self._main_ident:
+        if self._installed or threading.get_ident() != self.main_ident:
             return
         former = signal.getsignal(signal.SIGTERM)
         if former is None or former == signal.SIG_IGN:  # None: a handler that Python did not set
@@ -48,32 +56,48 @@ class SigtermChain:
 
     def uninstall(self) -> None:
         """Leave the chain, unless somebody has put a handler on top of ours since."""
-        if not self._installed or threading.get_ident() != self._main_ident:
+        if not self._installed or threading.get_ident() != self.main_ident:
             return
         if signal.getsignal(signal.SIGTERM) == self._handle:
             signal.signal(signal.SIGTERM, self._former)
             self._installed = False
 
-    def enter(self) -> bool:
-        """Say that an event is being taken in; return whether ``leave`` must be called."""
-        if threading.get_ident() != self._main_ident:
-            return False
-        self._depth += 1
-        return True
-
-    def leave(self) -> None:
-        """Say that the event is in; a signal that came meanwhile takes effect now."""
-        self._depth -= 1
-        if self._pending and self._depth == 0:
-            self._pending = False
+    def catch_up(self) -> None:
+        """Let a signal that had to wait take effect."""
+        if self.pending and self.depth == 0:
+            self.pending = False
             self._handle(signal.SIGTERM, None)
 
+    @contextmanager
+    def held_off(self) -> Iterator[None]:
+        """Let signals wait for the end of the block."""
+        on_main = threading.get_ident() == self.main_ident
+        try:
+            self.depth += on_main
+            yield
+        finally:
+            self.depth -= on_main
+            if on_main:
+                self.catch_up()
+
+    def abandon_in_child(self) -> None:
+        """In a forked child: give its SIGTERM the handler that it would have without us."""
+        self.main_ident = threading.get_ident()  # the thread that forked is the child's main thread
+        self.depth, self.pending, self._handling = 0, False, False
+        self.uninstall()
+        self._installed = False
+
     def _handle(self, number: int, _frame: FrameType | None) -> None:
-        if self._depth:
-            # This thread holds the lock of the numbers that the export must read: finish the event first.
-            self._pending = True
+        if self.depth:
+            self.pending = True
             return
+        if self._handling:
+            return  # launchers often send it twice; the first delivery is under way, and bounded
+        self._handling = True
         former, self._installed = self._former, False
-        (self._finish if former == signal.SIG_DFL else self._flush)()
+        try:
+            (self._finish if former == signal.SIG_DFL else self._flush)()
+        finally:
+            self._handling = False
         signal.signal(signal.SIGTERM, former)
         os.kill(os.getpid(), number)

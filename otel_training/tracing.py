@@ -155,15 +155,14 @@ class Tracing:
         while self._uploads:
             _, upload = self._uploads.popitem(last=False)
             self._writer.end(upload, now.monotonic_s, {})
-        if self._run is not None:
-            self._end_run(now.monotonic_s, {OUTCOME: "interrupted"}, None)
+        self._end_run(now.monotonic_s, {OUTCOME: "interrupted"}, None)
 
     # ------------------------------------------------------------------------------------------- the run
 
     def _train_start(self, payload: Payload, now_s: float) -> None:
-        if self._run is not None:  # a start without an end: what came before is over
-            self._windows.close(now_s)
-            self._end_run(now_s, {OUTCOME: "interrupted"}, None)
+        self._windows.close(now_s)
+        self._end_run(now_s, {OUTCOME: "interrupted"}, None)  # if no end was told
+        self._validation_since_s = None
         values: dict[Attribute, Any] = {name: payload.get(field) for name, field in _RUN_FIELDS.items()}
         if payload.get("run_id") != self._run_id:
             values[spans.TRAINER_RUN_ID] = payload.get("run_id")
@@ -203,9 +202,9 @@ class Tracing:
         )
 
     def _end_run(self, now_s: float, values: Mapping[Attribute, Any], error: Any) -> None:
-        assert self._run is not None
-        self._writer.end(self._run, now_s, {spans.FINAL_STEP: self._last_step, **values}, error)
-        self._run = None
+        run, self._run = self._run, None
+        if run is not None:
+            self._writer.end(run, now_s, {spans.FINAL_STEP: self._last_step, **values}, error)
 
     # ------------------------------------------------------------------------------ what happens in a run
 

@@ -68,21 +68,23 @@ class Windows:
         figures.loss = figures.loss if loss is None else loss
         tokens = finite(payload.get("tokens"))
         self._tokens = self._tokens if tokens is None else tokens
-        self._write_step(payload, now_s, duration_s)
+        self._write_step(payload, now_s, duration_s, run)
         if self._window_s is not None and now_s - self._start_s >= self._window_s:
             self.close(now_s)
 
     def close(self, now_s: float) -> None:
         """End the open window, if there is one."""
-        if self._span is None:
+        span, self._span = self._span, None
+        if span is None:
             return
         figures = self._figures
         mean_s = figures.total_s / figures.steps_count if figures.steps_count else None
         tokens = None
         if self._tokens is not None and self._tokens_before is not None:
             tokens = max(0, self._tokens - self._tokens_before)
+        self._tokens_before = self._tokens
         self._writer.end(
-            self._span,
+            span,
             now_s,
             {
                 spans.FIRST_STEP: figures.first_step,
@@ -99,8 +101,6 @@ class Windows:
             if figures.nonfinite_count
             else None,
         )
-        self._span = None
-        self._tokens_before = self._tokens
 
     def begin(self, tokens: Number | None) -> None:
         """Begin a run whose tokens counted so far are ``tokens``."""
@@ -112,7 +112,9 @@ class Windows:
         links = () if run is None else (run,)
         self._span = self._writer.start(spans.WINDOW_SPAN, start_s, ROOT, {}, links)
 
-    def _write_step(self, payload: Mapping[Any, Any], now_s: float, duration_s: float | None) -> None:
+    def _write_step(
+        self, payload: Mapping[Any, Any], now_s: float, duration_s: float | None, run: SpanContext | None
+    ) -> None:
         if duration_s is None:
             return
         slow = self._slow.is_slow(duration_s)
@@ -128,5 +130,8 @@ class Windows:
             spans.DATA_WAIT: payload.get("data_wait_s"),
             spans.STEP_SLOW: slow,
         }
+        # Without windows, on other ranks, a step is a root as a window is: the run's trace stays small.
         parent = ROOT if self._span is None else set_span_in_context(self._span, ROOT)
-        self._writer.whole(spans.STEP_SPAN, now_s - duration_s, now_s, parent, values)
+        links = (run,) if self._span is None and run is not None else ()
+        step = self._writer.start(spans.STEP_SPAN, now_s - duration_s, parent, values, links)
+        self._writer.end(step, now_s, {})
