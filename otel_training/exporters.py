@@ -188,11 +188,15 @@ def _check_tls_files(otlp: Otlp) -> None:
         _try_file(file)
     if certificate:
         try:
-            # An empty password keeps OpenSSL from asking for one on the terminal.
-            context.load_cert_chain(certificate.path, key.path if key else None, password="")
+            context.load_cert_chain(certificate.path, key.path if key else None, password=_no_password)
         except (ssl.SSLError, ValueError) as error:
             problem = f"does not go with {key.setting}={key.path!r}" if key else "has no certificate and key"
             raise _unusable(certificate, problem, error) from None
+
+
+def _no_password() -> str:
+    # Without this, OpenSSL would ask for it on the terminal.
+    raise ValueError("the key has a password")
 
 
 def _try_file(file: File) -> None:

@@ -30,13 +30,22 @@ from otel_training.settings import resolve
 
 E = "OTEL_EXPORTER_OTLP_"
 KEY_AND_CERTIFICATE = Path(__file__).with_name("localhost.pem")
+KEY_WITH_PASSWORD = """-----BEGIN ENCRYPTED PRIVATE KEY-----
+MIHsMFcGCSqGSIb3DQEFDTBKMCkGCSqGSIb3DQEFDDAcBAgpoMmcwo9gJAICCAAw
+DAYIKoZIhvcNAgkFADAdBglghkgBZQMEAQIEEHynMOkYriWdXvM6J1Y7QYgEgZB6
+ElPI+y0OXgekviDlolqmkqp25VsOe8FbX//FnJhnfJsVc6EqfV4tGsoHzg7RoPQt
+rque1vZYjGODjEkb8iUVMg9QPumYU9kDKUbSiNL6fUogooP5iL4iJfP0fcb5MKSD
+/583lQ4JlHTexy6lswgCYBGiLcHjN7tRVuVCcUAQD7T/5vP6V74QsG/x3UKMQrM=
+-----END ENCRYPTED PRIVATE KEY-----
+"""
 
 
 class Request:
     """What a server received."""
 
-    def __init__(self, path, headers, body):
+    def __init__(self, path, headers, body, time_left_s=None):
         self.path = path
+        self.time_left_s = time_left_s
         self.headers = {name.lower(): value for name, value in headers}
         self.body = body
 
@@ -89,7 +98,8 @@ def http_receiver(tls=None):
 def grpc_receiver(credentials=None):
     def keep(path):
         def export(self, request, context):
-            receiver.requests.append(Request(path, context.invocation_metadata(), request))
+            metadata, time_left_s = context.invocation_metadata(), context.time_remaining()
+            receiver.requests.append(Request(path, metadata, request, time_left_s))
             response = (metrics_service_pb2.ExportMetricsServiceResponse if path == "metrics"
                         else trace_service_pb2.ExportTraceServiceResponse)  # fmt: skip
             return response()
@@ -314,6 +324,24 @@ def test_gzip_over_grpc_makes_fewer_bytes(compression, fraction):
     assert (relay.received_bytes < fraction * request.body.ByteSize()) == (compression == "gzip")
 
 
+# --------------------------------------------------------------------------------------------------- timeouts
+
+
+def test_timeout_bounds_an_export_to_a_server_that_never_answers(monkeypatch):
+    monkeypatch.setenv(f"{E}METRICS_TIMEOUT", "3600")  # which the exporters would take for an hour
+    with socket.create_server(("localhost", 0)) as silent:
+        endpoint = f"http://localhost:{silent.getsockname()[1]}"
+        environ = {f"{E}METRICS_ENDPOINT": endpoint, f"{E}TIMEOUT": "200"}
+        assert not delivered(resolve({}, environ))
+
+
+def test_timeout_is_the_deadline_of_a_call_over_grpc():
+    with grpc_receiver() as receiver:
+        assert send(resolve({"otlp_endpoint": receiver.address}, {f"{E}TIMEOUT": "3600000"}))
+    # The default would leave 10 s; gRPC rounds a little, in both directions.
+    assert [round(request.time_left_s / 3600) for request in receiver.requests] == [1, 1]
+
+
 # ---------------------------------------------------------------------------------------------------- headers
 
 
@@ -481,6 +509,15 @@ def test_a_tls_file_that_is_no_pem_is_told_when_the_exporter_is_made(
     environ = {f"{E}{name}": path for name, path in tls_files.items()}
     with pytest.raises(ValueError, match=told):
         metric_exporters(resolve({"otlp_endpoint": endpoint}, environ))
+
+
+@pytest.mark.parametrize("endpoint", ["https://localhost:4317", "https://localhost:4318"])
+def test_a_key_with_a_password_is_told_and_not_asked_for(endpoint, tls_files, tmp_path):
+    (tmp_path / "locked.pem").write_text(KEY_WITH_PASSWORD)
+    tls_files["CLIENT_KEY"] = str(tmp_path / "locked.pem")
+    environ = {f"{E}{name}": path for name, path in tls_files.items()}
+    with pytest.raises(ValueError, match=rf"{E}CLIENT_KEY='.*locked.pem': the key has a password$"):
+        span_exporters(resolve({"otlp_endpoint": endpoint}, environ))
 
 
 def test_a_client_file_for_http_may_hold_both(tls_files):
