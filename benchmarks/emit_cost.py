@@ -30,7 +30,7 @@ STEP = {
 }  # fmt: skip
 
 
-def ignore(event: str, payload: dict[str, Any]) -> None:  # noqa: ARG001 - a hook's signature
+def ignore(event: str, payload: dict[str, Any]) -> None:
     """Hear an event and do nothing."""
 
 

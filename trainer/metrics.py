@@ -256,7 +256,7 @@ class MetricLogger:
             self._dispatcher.forget_deliveries()
             for sink in (self._text, self._json):
                 if isinstance(sink, FileSink):
-                    sink.forget_owed()
+                    sink.after_fork()
 
 
 def _threshold(level: str | int) -> int:

@@ -76,13 +76,13 @@ class FileSink:
         self._put(-1)
 
     def __del__(self, close: Callable[[int], None] = os.close) -> None:
-        # For a sink that nobody closed. ``close`` is bound here because at exit the module may be gone already.
+        # For a sink that nobody closed. ``close`` is bound here: at exit the module may be gone already.
         if self._fd >= 0:
             close(self._fd)
 
-    def forget_owed(self) -> None:
-        """Leave the rest of a line to the parent, after a fork."""
-        self._owed = b""
+    def after_fork(self) -> None:
+        """Begin a line of the child's own where the parent has one to complete."""
+        self._owed = b"\n" if self._owed else b""
 
     def _follow(self) -> None:
         """Open the file anew when its name leads to another one, or to none."""

@@ -89,6 +89,8 @@ def make_run() -> Callable[..., Any]:
 
     from trainer.trainer import Trainer
 
+    torch.set_num_threads(1)  # tiny models: a second thread only waits
+
     def make(*, workers: int = 0, samples: int = 24, **options: Any) -> Trainer:
         torch.manual_seed(7)
         inputs = torch.randn(samples, 4)

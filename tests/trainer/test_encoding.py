@@ -42,7 +42,9 @@ PLAIN = st.one_of(
     st.none(),
     st.booleans(),
     st.integers(),
+    st.sampled_from([2**63 - 1, 2**63, 2**64 - 1, 2**64, -(2**63), -(2**63) - 1]),
     st.floats(),
+    st.sampled_from([math.nan, math.inf, -math.inf]),
     st.text(st.characters(exclude_categories=())),  # surrogates included
 )
 KEYS = st.one_of(
@@ -130,11 +132,8 @@ def test_any_payload_is_one_strict_line_of_each_kind(payload, strict_json):
     "kind", [float, np.float64, np.float32, torch.tensor, lambda value: torch.tensor([[value]])]
 )
 def test_json_writes_what_is_not_finite_as_a_string(kind, value, word, strict_json):
-    assert parsed({"x": kind(value), "xs": [kind(value)]}, strict_json) == {
-        "event": "e",
-        "x": word,
-        "xs": [word],
-    }
+    assert parsed({"x": kind(value)}, strict_json) == {"event": "e", "x": word}
+    assert parsed({"xs": [kind(value)]}, strict_json) == {"event": "e", "xs": [word]}
 
 
 def test_one_element_becomes_a_plain_number(strict_json):
@@ -198,7 +197,8 @@ def test_a_tensor_on_a_gpu_is_not_read(strict_json):
 
 @pytest.mark.parametrize("value", [2**63, 2**64 - 1, 2**64, -(2**63) - 1, 10**400, -(10**400)])
 def test_integers_of_any_size_are_exact(value, strict_json):
-    assert parsed({"n": value, "ns": [value]}, strict_json) == {"event": "e", "n": value, "ns": [value]}
+    assert parsed({"n": value}, strict_json) == {"event": "e", "n": value}
+    assert parsed({"ns": [value]}, strict_json) == {"event": "e", "ns": [value]}
     assert text_line("e", {"n": value}) == f"e n={value}"
 
 

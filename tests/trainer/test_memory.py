@@ -9,7 +9,7 @@ from trainer.memory import memory_usage_bytes
 @pytest.fixture
 def cuda(monkeypatch):
     """A CUDA device in use with a number of bytes for each index; the current one is 0."""
-    used_bytes = {None: 100, torch.device("cuda:1"): 200, "cuda:1": 200, 1: 200}
+    used_bytes = {None: 100, torch.device("cuda:1"): 200, "cuda:1": 200, "cpu": -1, torch.device("cpu"): -1}
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
     monkeypatch.setattr(torch.cuda, "memory_allocated", used_bytes.__getitem__)
     return monkeypatch
@@ -46,6 +46,9 @@ def test_mps_is_asked_when_there_is_no_cuda(monkeypatch):
 def test_a_run_on_the_cpu_has_none_whatever_else_is_in_use(cuda):
     assert memory_usage_bytes("cpu") is None
     assert memory_usage_bytes(torch.device("cpu")) is None
+    cuda.setattr(torch.backends.mps, "is_available", lambda: True)
+    cuda.setattr(torch.mps, "current_allocated_memory", lambda: 300)
+    assert memory_usage_bytes("cpu") is None
 
 
 @pytest.mark.parametrize("device", [None, "no such device", object()])

@@ -1,5 +1,6 @@
 """MetricLogger, sentence by sentence of its contract."""
 
+import enum
 import io
 import json
 import math
@@ -427,6 +428,19 @@ def test_hook_failed_is_never_told_of_hook_failed(stream, json_file, lines):
     assert logger.hook_failure_counts == {"Failing": 2, "Other": 2}
 
 
+def test_a_hook_that_fails_at_hook_failed_alone_is_told_at_close(stream, json_file, lines):
+    def touchy(event, payload):
+        if event == "hook_failed":
+            raise KeyError("touchy")
+
+    logger = MetricLogger(stream=stream, json_file=json_file, hooks=[Failing(), touchy])
+    logger.emit("e", {})
+    assert [line.get("hook") for line in lines()] == [None, "Failing"]
+    logger.close()
+    # Telling of the one made the other fail once more, so that its count is told again.
+    assert [(line["hook"], line["count"]) for line in lines()[2:]] == [("touchy", 1), ("Failing", 2)]
+
+
 def test_close_tells_the_final_count(stream, json_file, lines):
     last = Recorder()
     logger = MetricLogger(stream=stream, json_file=json_file, hooks=[Failing(), last])
@@ -452,6 +466,18 @@ def test_ctrl_c_in_a_hook_goes_up(stream):
 
     with pytest.raises(KeyboardInterrupt):
         MetricLogger(stream=stream, hooks=[stop]).emit("e", {})
+
+
+def test_an_event_s_name_is_a_plain_string_for_all(stream, json_file, lines):
+    class Name(str, enum.Enum):
+        STEP = "train_step"
+
+    hook = Recorder()
+    MetricLogger(stream=stream, json_file=json_file, hooks=[hook], every_steps=2).emit(Name.STEP, {"step": 1})
+    MetricLogger(stream=stream, json_file=json_file, hooks=[hook]).emit(Name.STEP, {"step": 1})
+    assert [type(event) for event in hook.events] == [str]
+    assert " | train_step step=1 " in stream.getvalue()
+    assert [line["event"] for line in lines()] == ["train_step"]
 
 
 def test_any_payload_reaches_the_hook_and_both_logs(tmp_path, strict_json):
@@ -646,7 +672,18 @@ def test_close_from_a_hook_lets_the_event_reach_every_hook(stream, json_file, li
     assert [line.get("count") for line in lines()] == [None, 1, None, 2], (
         "failures on the way are told as well"
     )
-    assert logger.late_count == 0
+    assert logger.late_count == logger.write_failure_count == 0
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_a_failure_on_the_way_of_a_close_is_told_once(stream, json_file, lines, order):
+    def closing(event, payload):
+        logger.close()
+
+    logger = MetricLogger(stream=stream, json_file=json_file, hooks=[closing, Failing()][::order])
+    logger.emit("e", {})
+    assert [line["event"] for line in lines()] == ["e", "hook_failed"]
+    assert logger.write_failure_count == 0
 
 
 def test_close_does_not_wait_for_a_thread_that_waits_for_it(stream):

@@ -261,20 +261,39 @@ def test_a_moved_file_gets_the_rest_of_its_line(sink, path, clock, full_at):
     assert path.read_text() == "two\n"
 
 
+def break_handle(path):
+    """Make the open handle of the file one that refuses every write, as a network's file system may do."""
+    (fd,) = [int(entry.name) for entry in Path("/proc/self/fd").iterdir() if entry.resolve() == path]
+    broken = os.open("/dev/full", os.O_WRONLY)
+    os.dup2(broken, fd)
+    os.close(broken)
+
+
 def test_a_handle_that_broke_is_opened_anew_and_the_line_completed(sink, path, clock, full_at):
     full_at(3)
     sink.write("one one\n")
     full_at(None)
+    break_handle(path)
+    sink.write("lost\n")
     clock.now_s += 1
     sink.write("two\n")
     assert path.read_text() == "one one\ntwo\n"
 
 
-def test_a_child_leaves_the_rest_of_a_line_to_its_parent(sink, path, full_at):
+def test_a_child_begins_a_line_of_its_own_and_leaves_the_rest_to_its_parent(sink, path, full_at):
     full_at(3)
     sink.write("one one\n")
     full_at(None)
-    sink.forget_owed()
+    sink.after_fork()
+    sink.write("child\n")
+    assert path.read_text() == "one\nchild\n"
+
+
+def test_a_child_that_writes_nothing_leaves_the_file_alone(sink, path, full_at):
+    full_at(3)
+    sink.write("one one\n")
+    full_at(None)
+    sink.after_fork()
     sink.close()
     assert path.read_text() == "one"
 
