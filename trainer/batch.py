@@ -77,8 +77,8 @@ def _find_loss(output: Any) -> Tensor:
         if isinstance(value, Tensor) and value.ndim == 0:
             return value
     raise TypeError(
-        f"the model returned {type(output).__name__} without a scalar loss; accepted: a scalar tensor, a tuple "
-        "that holds one, a mapping or object with 'loss'; or give the trainer a loss_fn(output, target)"
+        f"the model returned {type(output).__name__} without a scalar loss; accepted: a scalar tensor, a "
+        "tuple that holds one, a mapping or object with 'loss'; or give the trainer a loss_fn(output, target)"
     )
 
 

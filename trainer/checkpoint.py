@@ -130,7 +130,7 @@ class CheckpointManager:
             path.unlink()
 
     def _prune(self, step: int) -> None:
-        # Later steps were left by an attempt before this one resumed further back: no reason to drop this one.
+        # Later steps were left by an attempt before this one resumed further back: they do not outlive it.
         ours = [path for path in self.paths() if _step_of(path) <= step]
         for path in ours[: -self.keep_last] if self.keep_last else []:
             path.unlink(missing_ok=True)

@@ -33,21 +33,25 @@ class CompiledForward:
         on_fallback: Callable[[str], None],
     ) -> None:
         self._model = model
+        self._backend = backend
         self._on_fallback = on_fallback
-        self._compiled: Any = torch.compile(model, backend=backend)
+        self._compiled: Any = None
+        self._enabled = True
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the model."""
-        if self._compiled is None:
+        if not self._enabled:
             return self._model(*args, **kwargs)
         try:
+            if self._compiled is None:
+                self._compiled = torch.compile(self._model, backend=self._backend)
             return self._compiled(*args, **kwargs)
         except torch.cuda.OutOfMemoryError:
             raise
         except Exception as error:  # noqa: BLE001 - compilers raise anything
             # The eager call tells a fault of the model from one of the compiler: the former goes up here.
             output = self._model(*args, **kwargs)
-            self._compiled = None
+            self._enabled = False
             self._on_fallback(_describe(error))
             return output
 
@@ -69,7 +73,7 @@ class CompiledForward:
         except torch.cuda.OutOfMemoryError:
             raise
         except Exception as error:  # noqa: BLE001 - compilers raise anything
-            self._compiled = None
+            self._enabled = False
             failures.append(_describe(error))
         finally:
             self._on_fallback = former
@@ -81,5 +85,5 @@ class CompiledForward:
 
 
 def _describe(error: BaseException) -> str:
-    first_line = (str(error).strip().splitlines() or [""])[0]
-    return f"{type(error).__name__}: {first_line}"[:_REASON_LENGTH]
+    first_paragraph = str(error).strip().split("\n\n")[0]
+    return f"{type(error).__name__}: {' '.join(first_paragraph.split())}"[:_REASON_LENGTH]

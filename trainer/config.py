@@ -225,8 +225,8 @@ def load_config(
 
     Args:
         path: The file; None = all defaults.
-        overrides: ``"train.max_steps=5"`` strings, their values parsed as YAML, or a mapping of dotted keys to
-            values.
+        overrides: ``"train.max_steps=5"`` strings, their values parsed as YAML, or a mapping of dotted
+            keys to values.
 
     Raises:
         ConfigError: The file or a value is not accepted; one line per problem names the key, the value and

@@ -7,6 +7,7 @@ import signal
 import sysconfig
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from types import FrameType
 
 import torch
 from torch import Tensor
@@ -170,20 +171,27 @@ def make_loader(
         num_workers=workers,
         drop_last=True,
         pin_memory=pin_memory,
-        worker_init_fn=_IgnoreSignals(tuple(stop_signals)) if workers else None,
-        persistent_workers=workers > 0,
+        worker_init_fn=_OutliveSignals(tuple(stop_signals)) if workers else None,
     )
 
 
-class _IgnoreSignals:
-    """Worker set-up; a class and not a closure, so that it can be sent to spawned workers."""
+class _OutliveSignals:
+    """Worker set-up: stop signals sent to the whole process group do not end a worker.
+
+    SIGTERM is let through the second time, because the training process itself ends stuck workers with it. A
+    class and not a closure, so that it can be sent to spawned workers.
+    """
 
     def __init__(self, signals: tuple[signal.Signals, ...]) -> None:
         self._signals = signals
 
     def __call__(self, _worker_id: int) -> None:
         for number in self._signals:
-            signal.signal(number, signal.SIG_IGN)
+            signal.signal(number, _ignore_once if number == signal.SIGTERM else signal.SIG_IGN)
+
+
+def _ignore_once(number: int, _frame: FrameType | None) -> None:
+    signal.signal(number, signal.SIG_DFL)
 
 
 def _expand(path: str) -> list[Path]:

@@ -59,11 +59,18 @@ class BatchFeed:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go to a position; the process's own random state is left as it is."""
+        self.close()
         self.epoch, self.batch, self._start = state["epoch"], state["batch"], state["start"]
+        if self._start:
+            self._find_position()
+
+    def close(self) -> None:
+        """End worker processes; the feed goes on from its position when it is asked for the next batch."""
         self._peeked.clear()
         self._iterator = None
-        if not self._start:
-            return
+
+    def _find_position(self) -> None:
+        """Begin the present epoch as it was begun the first time, and pass over what was used of it."""
         with preserved_rng():
             restore_rng(self._start["rng"])
             self._restore_generators(self._start["generators"])
@@ -73,7 +80,9 @@ class BatchFeed:
                 next(self._iterator, None)
 
     def _fetch(self) -> Any:
-        if self._iterator is None:
+        if self._iterator is None and self._start:
+            self._find_position()
+        elif self._iterator is None:
             self._start_epoch(self.epoch)
         assert self._iterator is not None
         try:

@@ -355,6 +355,7 @@ class Trainer:
     def _end(self, outcome: str, error: BaseException | None = None) -> None:
         self._remember(now=True)
         self.emit("train_end", self._report.end_payload(self.totals, outcome, error))
+        self._feed.close()
 
     def _is_logged(self, step: int) -> bool:
         return any(step % logger.every_steps == 0 for logger in self.loggers)
