@@ -67,8 +67,8 @@ class TimeBook:
         self._last_s = now_s
         self._elapsed_s += left_s
         for name, claimed_s in claims:
-            if claimed_s is not None and claimed_s > 0.0:
-                taken_s = min(claimed_s, left_s)
+            taken_s = min(claimed_s or 0.0, left_s)
+            if taken_s > 0.0:
                 self._add(name, taken_s)
                 left_s -= taken_s
         if left_s > 0.0:
