@@ -17,6 +17,7 @@ from trainer.config import Config, load_config
 from trainer.problems import ConfigError
 from trainer.progress import ProgressBar
 from trainer.result import TrainResult
+from trainer.run_directory import check_run_directory
 from trainer.runtime import OpenRun, build_logger, build_runtime, open_run, train_from_config
 from trainer.summary import summary_table
 from trainer.trainer import Trainer
@@ -125,7 +126,7 @@ def _say_where_to_look(config: Config, trainer: Trainer) -> None:
 def _print_summary(config: Config, result: TrainResult, run: OpenRun) -> None:
     names = (config.logging.file, config.logging.json_file)
     files = [path for name in names if (path := run.directory.file(name)) is not None]
-    console = Console(width=None if sys.stdout.isatty() else 100)
+    console = Console(width=None if sys.stdout.isatty() else 120)
     console.print(summary_table(result, [*files, run.directory.record_path]))
 
 
@@ -139,8 +140,9 @@ def _end_by(number: signal.Signals) -> None:
 
 def _validate(config: Config) -> None:
     """Build everything in a folder that is thrown away, and say what would run."""
-    target = config.run.directory
-    _require_writable(target)
+    target = check_run_directory(
+        config.run.directory, resume=config.run.resume, overwrite=config.run.overwrite
+    )
     with tempfile.TemporaryDirectory() as scratch:
         run_section = config.run.model_copy(
             update={"directory": Path(scratch) / "run", "resume": False, "overwrite": False}
@@ -156,14 +158,6 @@ def _validate(config: Config) -> None:
             print(f"run directory: {target}{' (resumed)' if config.run.resume else ''}")
             print(f"hooks: {', '.join(spec.name for spec in config.logging.hooks) or 'none'}")
             print(f"callbacks: {', '.join(spec.name for spec in config.callbacks) or 'none'}")
-
-
-def _require_writable(target: Path) -> None:
-    existing = next(path for path in (target, *target.absolute().parents) if path.exists())
-    if not (existing.is_dir() and os.access(existing, os.W_OK)):
-        raise ConfigError(
-            [f"run.directory: cannot write to {target}: {existing} is not a folder to write to"]
-        )
 
 
 if __name__ == "__main__":

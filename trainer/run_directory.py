@@ -69,14 +69,32 @@ def open_run_directory(template: Path, *, resume: bool, overwrite: bool) -> RunD
             existed = template.is_dir()
             template.mkdir(parents=True, exist_ok=True)
             found = RunDirectory(template, created=not existed)
-            if found.record_path.exists() and not overwrite:
-                raise ConfigError([_describe_clash(found)])
+            _refuse_clash(found, allowed=overwrite)
         _probe(found.path)
     except OSError as error:
         raise ConfigError(
             [f"run.directory: cannot write to {template}: {error.strerror or error}"]
         ) from error
     return found
+
+
+def check_run_directory(template: Path, *, resume: bool, overwrite: bool) -> Path:
+    """Return the folder a run would have (``{n}`` left as it is for a new one), and change nothing.
+
+    Args:
+        template: As for :func:`open_run_directory`; likewise ``resume`` and ``overwrite``.
+        resume: Continue the run in the folder.
+        overwrite: A run in the folder may be replaced.
+
+    Raises:
+        ConfigError: Opening it would fail.
+    """
+    folder = _latest_run(template) if resume else template
+    _refuse_clash(RunDirectory(folder), allowed=resume or overwrite)
+    existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    if not (existing.is_dir() and os.access(existing, os.W_OK)):
+        raise ConfigError([f"run.directory: cannot write to {folder}"])
+    return folder
 
 
 def _latest_run(template: Path) -> Path:
@@ -115,12 +133,16 @@ def _numbered(template: Path) -> dict[int, Path]:
     return dict(sorted(found.items()))
 
 
-def _describe_clash(run: RunDirectory) -> str:
+def _refuse_clash(run: RunDirectory, *, allowed: bool) -> None:
+    if allowed or not run.record_path.exists():
+        return
     record = run.record()
     reached = "" if record is None else f" (run {record.run_id}, step {record.last_step_reached})"
-    return (
-        f"run.directory: {run.path} already holds a run{reached}; continue it with --resume, replace it with "
-        "--overwrite, or choose another folder"
+    raise ConfigError(
+        [
+            f"run.directory: {run.path} already holds a run{reached}; continue it with --resume, "
+            "replace it with --overwrite, or choose another folder"
+        ]
     )
 
 

@@ -94,7 +94,7 @@ def test_nothing_there_is_none(tmp_path):
 
 def test_a_full_disk_leaves_the_former_checkpoint_and_no_leftover(tmp_path):
     former = CheckpointManager(tmp_path).save(1, STATE)
-    with pytest.raises(CheckpointError, match="cannot write checkpoint.*000002"):
+    with pytest.raises(CheckpointError, match=r"cannot write checkpoint.*000002"):
         CheckpointManager(tmp_path, open_file=FullDisk).save(2, STATE)
     assert list(tmp_path.iterdir()) == [former.path]
 

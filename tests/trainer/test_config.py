@@ -102,7 +102,7 @@ def test_a_file_that_is_no_config(tmp_path, text, part):
 
 
 def test_a_file_that_is_not_there(tmp_path):
-    with pytest.raises(ConfigError, match="cannot read config file .*gone.yaml: No such file"):
+    with pytest.raises(ConfigError, match=r"cannot read config file .*gone\.yaml: No such file"):
         load_config(tmp_path / "gone.yaml")
 
 

@@ -44,5 +44,5 @@ def test_flops_follow_the_formula(model):
 def test_refuses_what_does_not_fit(model):
     with pytest.raises(ValueError, match="longer than the context of 16"):
         model(torch.zeros(1, 17, dtype=torch.long))
-    with pytest.raises(ValueError, match="multiple of model.heads"):
+    with pytest.raises(ValueError, match=r"multiple of model\.heads"):
         GPT(width=30, heads=4)

@@ -10,7 +10,7 @@ from trainer.rng import capture_rng, preserved_rng, restore_rng
 
 
 def _draw():
-    return random.random(), float(torch.rand(())), float(np.random.rand())  # noqa: NPY002
+    return random.random(), float(torch.rand(())), float(np.random.rand())
 
 
 def test_a_restored_state_gives_the_same_numbers():

@@ -6,7 +6,7 @@ import pytest
 
 from trainer.attempts import RunRecord, write_record
 from trainer.problems import ConfigError
-from trainer.run_directory import RunDirectory, open_run_directory
+from trainer.run_directory import RunDirectory, check_run_directory, open_run_directory
 
 
 def _new(template):
@@ -74,3 +74,21 @@ def test_files_lie_in_the_folder_unless_they_are_absolute(tmp_path):
     assert directory.file(None) is None
     assert directory.file(tmp_path / "else.log") == tmp_path / "else.log"
     assert directory.file(Path("x.log")) == tmp_path / "run" / "x.log"
+
+
+def test_checking_says_the_same_and_changes_nothing(tmp_path):
+    def check(name, resume=False, overwrite=False):
+        return check_run_directory(tmp_path / name, resume=resume, overwrite=overwrite)
+
+    assert check("new/run-{n}") == tmp_path / "new" / "run-{n}"
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(ConfigError, match="nothing to resume"):
+        check("run-{n}", resume=True)
+    _hold_run(_new(tmp_path / "run-1"))
+    assert check("run-{n}", resume=True) == tmp_path / "run-1"
+    assert check("run-1", overwrite=True) == tmp_path / "run-1"
+    with pytest.raises(ConfigError, match="already holds a run"):
+        check("run-1")
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match="cannot write to"):
+        check("file/run")
