@@ -125,16 +125,19 @@ def test_prometheus_scrapes_a_live_run_and_answers_for_every_metric(live_run, pr
     wait_for_names(server, names_of(fed - FED_AT_THE_END), live_run)
 
     [steps] = server.query(catalog.prometheus_name(catalog.STEPS))
-    assert steps.labels["training_run_name"] == "e2e"
-    assert steps.labels["training_rank"] == "0"
-    assert steps.labels["training_run_id"]
 
     live_run.process.send_signal(signal.SIGTERM)
     # Ended by the signal itself, which a shell shows as 143.
     assert live_run.process.wait(timeout=30) == -signal.SIGTERM, live_run.output()
 
     assert names_seen(server) == names_of(fed)
-    compare_with_jsonl(server, live_run.events())
+    events = live_run.events()
+    [start] = [event for event in events if event["event"] == "train_start"]
+    identity = {
+        name: steps.labels[name] for name in ("training_run_id", "training_run_name", "training_rank")
+    }
+    assert identity == {"training_run_id": start["run_id"], "training_run_name": "e2e", "training_rank": "0"}
+    compare_with_jsonl(server, events)
 
 
 def compare_with_jsonl(server, events: list[dict]) -> None:
