@@ -12,10 +12,13 @@ from typing import TYPE_CHECKING
 
 from otel_training import catalog, process
 from otel_training.clock import Clock
+from otel_training.devices.sources import make_sources
 from otel_training.guard import Guard, Notices, logger
 from otel_training.hook import Attachment
 from otel_training.identity import Identity
+from otel_training.rank_device import RankDevice
 from otel_training.run import Run
+from otel_training.sampler import Sampler
 from otel_training.scrape import start_page
 from otel_training.settings import Settings
 from otel_training.state import State
@@ -29,6 +32,10 @@ if TYPE_CHECKING:
     from otel_training.export_loop import ExportLoop
     from otel_training.providers import Metrics, Traces
     from otel_training.scrape_server import ScrapeServer
+
+
+LAST_READING_S = 0.5
+"""Longest that closing waits for a last reading of the devices, which the last export is to have."""
 
 
 class Pipeline:
@@ -77,6 +84,21 @@ class Pipeline:
         for metrics in self._metrics:
             process.instruments(metrics.provider, self._guard).attach(self._run)
         self._start(self._loops)
+        self._sampler = self._make_sampler()
+        if self._sampler is not None:
+            self._sampler.start()
+
+    def _make_sampler(self) -> Sampler | None:
+        settings, cells = self._settings, self._run.devices
+        if settings.disabled:
+            return None
+        if settings.device is not None:
+            cells.device = RankDevice(settings.device)
+        cells.all_stats = settings.devices == "all"
+        sources = make_sources(settings.devices, cells.device, host=self._identity.local_rank == 0)
+        if not sources:
+            return None
+        return Sampler(sources, cells, self._run.state, settings.device_interval_s)
 
     def _make_providers(
         self,
@@ -184,6 +206,8 @@ class Pipeline:
         if self._deadline_s is None:
             self._deadline_s = time.monotonic() + self._settings.shutdown_timeout_s
             self._run.end(error)
+            if self._sampler is not None:
+                self._sampler.stop(min(self._deadline_s, time.monotonic() + LAST_READING_S))
             for loop in self._loops:
                 loop.stop()
 

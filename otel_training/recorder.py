@@ -9,6 +9,8 @@ from collections.abc import Callable
 
 from otel_training import catalog
 from otel_training.clock import Moment
+from otel_training.device_cells import DeviceCells
+from otel_training.device_events import DEVICE_STATS, DeviceEvents
 from otel_training.fields import Fields, Payload, error_type
 from otel_training.identity import Identity
 from otel_training.outer_loop import OuterLoop
@@ -19,6 +21,8 @@ from otel_training.values import Number
 
 _Handler = Callable[[Payload, Moment], None]
 
+_FROM_THE_TRAINING_THREAD = frozenset({"train_start", "train_step", DEVICE_STATS})
+
 
 class Recorder:
     """Writes what events say into the state.
@@ -27,6 +31,9 @@ class Recorder:
         state: The numbers of the run.
         identity: Who emits; rank and world size end up in metrics.
         now: When the bridge was set up; time until the first event is start-up time.
+
+    Attributes:
+        devices: The cells of device metrics, which the sampler writes too.
     """
 
     def __init__(self, state: State, identity: Identity, now: Moment) -> None:
@@ -35,6 +42,7 @@ class Recorder:
         self._book = TimeBook(state, now.monotonic_s)
         self._fields = Fields(state)
         self._steps = Steps(state, self._fields, self._book)
+        self.devices = DeviceCells(state)
         self._hook_failures: dict[str, Number] = {}
         self._shape_warnings_seen: Number = 0
         self._rest = "startup"
@@ -53,6 +61,7 @@ class Recorder:
             "shape_warning": self._shape_warning,
             "ooo_backprop": self._ooo_backprop,
             "hook_failed": self._hook_failed,
+            DEVICE_STATS: DeviceEvents(self.devices, self._fields).stats,
             "outer_step": outer.outer_step,
             "delta_upload_queued": outer.queued,
             "delta_uploaded": outer.uploaded,
@@ -65,7 +74,10 @@ class Recorder:
         """Take one event into the state."""
         self._steps.duration_s, self._steps.applied = None, 0
         self._fields.gauge(catalog.DEVICE_MEMORY_USAGE, payload, "memory_bytes")
-        self._fields.custom(event, payload, catalog.EVENTS.get(event, catalog.EVERYWHERE))
+        if event in _FROM_THE_TRAINING_THREAD:
+            self.devices.learn(payload.get("device"))
+        if event != DEVICE_STATS:  # whose fields are open
+            self._fields.custom(event, payload, catalog.EVENTS.get(event, catalog.EVERYWHERE))
         handler = self._handlers.get(event)
         if handler is not None:
             handler(payload, now)

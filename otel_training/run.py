@@ -28,6 +28,9 @@ class Run:
         clock: When events arrive.
         point_attributes: What is put on each point because the provider's resource does not say it.
         tracing: Makes the spans; None for none.
+
+    Attributes:
+        devices: The cells of device metrics.
     """
 
     def __init__(
@@ -45,6 +48,7 @@ class Run:
         self._guard = guard
         self._clock = clock
         self._recorder = Recorder(state, identity, clock.now())
+        self.devices = self._recorder.devices
         self._tracing = tracing
         self._hooks: set[int] = set()
         self._deliveries: OrderedDict[int, Counter[int]] = OrderedDict()

@@ -32,8 +32,14 @@ TRAINER_NAMES = {
     "Trainer", "Callback", "MetricLogger", "TrainingHook", "CallbackList", "on_event", "memory_usage_bytes",
     "WandbHook", "TensorboardHook", "load_config", "build_logger", "build_runtime", "train_from_config",
 }  # fmt: skip
-OTEL_TRAINING_NAMES_NOW = {"OTelHook", "Telemetry", "start"}
-OTEL_TRAINING_NAMES_LATER = {"DeviceStatsMonitor", "MisconfigurationException", "instrument"}
+OTEL_TRAINING_NAMES_NOW = {
+    "OTelHook",
+    "Telemetry",
+    "start",
+    "DeviceStatsMonitor",
+    "MisconfigurationException",
+}
+OTEL_TRAINING_NAMES_LATER = {"instrument"}
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ a unit (loss, learning rate, norms) have an empty one, so that every road to Pro
 
 # ruff: noqa: F403 - users of the catalog read all of it as one namespace; a test holds that no name stands twice
 from otel_training.catalog.attributes import *
+from otel_training.catalog.devices import *
 from otel_training.catalog.events import *
 from otel_training.catalog.kinds import *
 from otel_training.catalog.metrics import *

@@ -1,7 +1,7 @@
 """The metrics of devices, under the names of OpenTelemetry's semantic conventions where there are any.
 
-Source: semantic conventions 1.44 (``system``, ``process``, ``container``, ``hw``); the namespaces ``torch.cuda``,
-``torch.mps`` and ``torch_xla`` are ours, called after the libraries whose own figures they carry.
+Source: semantic conventions 1.44 (``system``, ``process``, ``container``, ``hw``); the namespaces
+``torch.cuda``, ``torch.mps`` and ``torch_xla`` are ours, called after the libraries whose figures they carry.
 """
 
 from __future__ import annotations

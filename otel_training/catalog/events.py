@@ -35,6 +35,7 @@ EVENTS: Mapping[str, frozenset[str]] = {
         "validation_start": "step stage loss batches duration_s",
         "validation_end": "step stage loss batches duration_s",
         "checkpoint_restore": "step path duration_s",
+        "device_stats": "step stage",
         "hook_failed": "hook failed_event error count",
     }.items()
 }

@@ -23,6 +23,7 @@ from otel_training.catalog.attributes import (
     STAGE,
     TIME_STATE,
 )
+from otel_training.catalog.devices import DEVICE_METRICS
 from otel_training.catalog.kinds import Metric
 
 
@@ -225,5 +226,8 @@ BRIDGE_DROPS = Metric(
 
 # fmt: on
 
-METRICS: tuple[Metric, ...] = tuple(value for value in list(globals().values()) if isinstance(value, Metric))
-"""All metrics, in the order of this file, which is the order of the scrape page and of the docs."""
+METRICS: tuple[Metric, ...] = (
+    *(value for value in list(globals().values()) if isinstance(value, Metric)),
+    *DEVICE_METRICS,
+)
+"""All metrics, in the order of this file, then of ``devices.py``: that of the scrape page and of the docs."""

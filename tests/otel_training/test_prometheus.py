@@ -281,9 +281,15 @@ def test_gzip_is_used_only_for_clients_that_ask(header, accepted):
     assert accepts_gzip(header) is accepted
 
 
-def test_promtool_has_nothing_to_say():
+PROMTOOL_OBJECTS_TO = [
+    # The name is OpenTelemetry's own, and a gauge in Prometheus; to promtool it looks like a histogram's part.
+    'process_thread_count non-histogram and non-summary metrics should not have "_count" suffix',
+]
+
+
+def test_promtool_has_nothing_to_say_but_what_is_known():
     promtool = shutil.which("promtool")
     assert promtool, "promtool is needed: make tools"
     body, _ = render(RunCollector(full_state(), ("run-1", 'a"b\\c\nd', "0")), None)
     check = subprocess.run([promtool, "check", "metrics"], input=body, capture_output=True, check=False)
-    assert (check.returncode, check.stdout + check.stderr) == (0, b"")
+    assert (check.stdout + check.stderr).decode().splitlines() == PROMTOOL_OBJECTS_TO
