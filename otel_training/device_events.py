@@ -16,10 +16,12 @@ class DeviceEvents:
     Args:
         cells: Where the numbers go; stage and hook are left behind.
         fields: Reads the payloads.
+        host: Whether this process tells of its host; where several do, the host would show as often.
     """
 
-    def __init__(self, cells: DeviceCells, fields: Fields) -> None:
+    def __init__(self, cells: DeviceCells, fields: Fields, *, host: bool) -> None:
         self._cells = cells
+        self._host = host
         self._fields = fields
 
     def stats(self, payload: Payload, _now: Moment) -> None:
@@ -32,7 +34,7 @@ class DeviceEvents:
             base, value = device_keys.base_of(key), self._fields.number(payload, key)
             if device_keys.has_metric(base):
                 found = device_keys.sample_of(base, value, self._cells.device)
-                if found is not None:
+                if found is not None and (self._host or found[0] != "cpu"):
                     self._cells.put(*found)
             elif device_keys.is_cuda_stat(base):
                 sample = device_keys.other_cuda_stat(base, value, self._cells.device)

@@ -47,6 +47,7 @@ class Recorder:
         self._shape_warnings_seen: Number = 0
         self._rest = "startup"
         outer = OuterLoop(state, self._fields)
+        device_events = DeviceEvents(self.devices, self._fields, host=identity.local_rank == 0)
         self._handlers: dict[str, _Handler] = {
             "train_start": self._train_start,
             "train_step": self._steps.applied_step,
@@ -61,7 +62,7 @@ class Recorder:
             "shape_warning": self._shape_warning,
             "ooo_backprop": self._ooo_backprop,
             "hook_failed": self._hook_failed,
-            DEVICE_STATS: DeviceEvents(self.devices, self._fields).stats,
+            DEVICE_STATS: device_events.stats,
             "outer_step": outer.outer_step,
             "delta_upload_queued": outer.queued,
             "delta_uploaded": outer.uploaded,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from types import TracebackType
 from typing import Any, TextIO
 
@@ -112,7 +112,8 @@ class MetricLogger:
         ``elapsed_s``, the seconds since the logger was made, and ``memory_bytes``, what the device's
         allocator has handed out, are added when absent. A ``train_step`` outside the cadence goes only to
         hooks whose own cadence it meets. When this returns, the lines have been handed to the operating
-        system. After ``close`` it does nothing but count.
+        system. After ``close`` it does nothing but count. A payload may name fields in an attribute
+        ``json_only``: they are too many for a line of text, which leaves them out.
         """
         self._notice_fork()
         # Asked before the lock as well: a hook's close() may be waiting for the thread that calls this.
@@ -196,6 +197,7 @@ class MetricLogger:
         self.close()
 
     def _emit(self, level: str, event: str, payload: dict[str, Any], but: str | None = None) -> None:
+        json_only = getattr(payload, "json_only", ())
         payload = self._with_elapsed(payload)
         step = integer_step(event, payload)
         if step is None or step % self.every_steps == 0:
@@ -203,7 +205,7 @@ class MetricLogger:
                 allocated_bytes = memory_usage_bytes(self.device)
                 if allocated_bytes is not None:
                     payload["memory_bytes"] = allocated_bytes
-            self._write(level, event, payload)
+            self._write(level, event, payload, json_only)
         if not self.hooks:
             return
         due = [
@@ -231,9 +233,14 @@ class MetricLogger:
     def _is_due(self, hook: Hook, step: int | None) -> bool:
         return step is None or step % (own_every_steps(hook) or self.every_steps) == 0
 
-    def _write(self, level: str, event: str, payload: dict[str, Any]) -> None:
+    def _write(
+        self, level: str, event: str, payload: dict[str, Any], json_only: Collection[str] = ()
+    ) -> None:
         if _LEVELS[level] >= self._threshold:
-            self._write_text(level, text_line(event, payload))
+            shown = payload
+            if json_only:
+                shown = {field: value for field, value in payload.items() if field not in json_only}
+            self._write_text(level, text_line(event, shown))
         if self._json:
             self._json.write_bytes(json_line(event, payload))
 

@@ -282,7 +282,7 @@ def test_gzip_is_used_only_for_clients_that_ask(header, accepted):
 
 
 PROMTOOL_OBJECTS_TO = [
-    # The name is OpenTelemetry's own, and a gauge in Prometheus; to promtool it looks like a histogram's part.
+    # The name is OpenTelemetry's own, and a gauge in Prometheus; to promtool it is a part of a histogram.
     'process_thread_count non-histogram and non-summary metrics should not have "_count" suffix',
 ]
 
