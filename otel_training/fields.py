@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import re
+from collections.abc import Collection
 from typing import Any
 
 from otel_training import catalog
@@ -68,15 +69,12 @@ class Fields:
             self._count_nonfinite(field, plain)
         self._state.set(metric, plain, *labels)
 
-    def custom(self, event: str, payload: Payload, known: frozenset[str]) -> None:
+    def custom(self, event: str, payload: Payload, known: Collection[str]) -> None:
         """Carry the numbers of the fields that are not among the known ones."""
-        if known.issuperset(payload):
-            return
         for field in payload:
-            if field in known:
-                continue
-            name = text(field, catalog.FIELD.max_length)
-            self.gauge(catalog.CUSTOM, {name: payload[field]}, name, event, name)
+            if field not in known:
+                name = text(field, catalog.FIELD.max_length)
+                self.gauge(catalog.CUSTOM, {name: payload[field]}, name, event, name)
 
     def tell_once(self, subject: str, message: str) -> None:
         """Log a warning, once per subject and run."""

@@ -18,6 +18,8 @@ from otel_training import bounded, catalog, process
 from otel_training.clock import Clock
 from otel_training.guard import Guard, Notices
 from otel_training.identity import Identity, detect
+from otel_training.kinds import Given
+from otel_training.pairs import Attributes
 from otel_training.run import Run
 from otel_training.state import State
 from otel_training.tracing import Tracing, TracingOptions
@@ -64,7 +66,7 @@ class OTelHook:
         clock: When events arrive; for tests.
 
     Raises:
-        ValueError: A rank variable of the launcher is not a whole number.
+        ValueError: OpenTelemetry cannot carry an attribute, or a rank variable is not a whole number.
     """
 
     every_steps = 1
@@ -82,6 +84,7 @@ class OTelHook:
         clock: Clock | None = None,
     ) -> None:
         identity = detect(os.environ, run_id=run_id, run_name=run_name)
+        Attributes().read(Given(name="attributes", value=attributes or {}, is_text=False))
         self._begin(
             _attach_to_providers(
                 meter_provider,

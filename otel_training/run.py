@@ -69,8 +69,8 @@ class Run:
         with self.state.lock:
             if len(self._hooks) > 1 and self._delivered_before(hook, event, payload):
                 return
-            name = text(event, catalog.EVENT_NAME.max_length)
-            own = attempt(dict, payload)
+            name = event if type(event) is str else text(event, catalog.EVENT_NAME.max_length)
+            own = payload.copy() if type(payload) is dict else attempt(dict, payload)
             if own is None:
                 self._recorder.failed(name)
             else:
