@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -157,6 +158,7 @@ def start(
     return Telemetry(pipeline, OTelHook.attached(attachment))
 
 
+@functools.wraps(start, assigned=())  # whoever looks for the parameters sees those of start()
 def start_hook(**arguments: Any) -> OTelHook:
     """Return the hook of ``start(**arguments)``, whose close() closes all; ``otel`` in a training config."""
     return start(**arguments).hook
