@@ -16,6 +16,8 @@ from otel_training.tracing import Tracing
 from otel_training.values import text
 
 _REMEMBERED_EVENTS = 256
+_TWIN_WITHIN_S = 5.0
+"""Two hooks bring one event within this time; its like from another hook later is an event of its own."""
 
 
 class Run:
@@ -51,7 +53,7 @@ class Run:
         self.devices = self._recorder.devices
         self._tracing = tracing
         self._hooks: set[int] = set()
-        self._deliveries: OrderedDict[int, Counter[int]] = OrderedDict()
+        self._deliveries: OrderedDict[int, tuple[float, Counter[int]]] = OrderedDict()
 
     def join(self, hook: int) -> None:
         """Take events of one more hook."""
@@ -80,7 +82,8 @@ class Run:
         """End what no event has ended: the run, as failed with ``error`` or interrupted, and open spans."""
         with self.state.lock:
             if self._recorder.active:
-                outcome = "interrupted" if error is None else "failed"
+                # An interrupt or an exit is somebody's decision, no failure.
+                outcome = "failed" if isinstance(error, Exception) else "interrupted"
                 self._take("train_end", {"outcome": outcome, "error": error})
             if self._tracing is not None:
                 self._guard.run("tracing", self._tracing.close, self._clock.now())
@@ -101,13 +104,17 @@ class Run:
         """Whether another hook of this run brought this same event already.
 
         An event that one hook brings twice is two events, so deliveries are counted by hook: this one is new
-        when no other hook has brought its like as often.
+        when no other hook has brought its like as often. A training that is done again, as in a notebook,
+        brings all its events once more through another hook, but later.
         """
-        content = attempt(_fingerprint, event, payload)
-        deliveries = self._deliveries.pop(content or 0, None) or Counter()
+        content = attempt(_fingerprint, event, payload) or 0
+        now_s = self._clock.now().monotonic_s
+        since_s, deliveries = self._deliveries.pop(content, (now_s, Counter[int]()))
+        if now_s - since_s > _TWIN_WITHIN_S:
+            since_s, deliveries = now_s, Counter()
         most = max(deliveries.values(), default=0)
         deliveries[hook] += 1
-        self._deliveries[content or 0] = deliveries
+        self._deliveries[content] = since_s, deliveries
         if len(self._deliveries) > _REMEMBERED_EVENTS:
             self._deliveries.popitem(last=False)
         return deliveries[hook] <= most

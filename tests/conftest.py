@@ -1,8 +1,17 @@
-"""What holds for every test: the surroundings of the machine do not leak into it."""
+"""What holds for every test: the surroundings of the machine do not leak in; and a receiver of OTLP."""
 
+from __future__ import annotations
+
+import gzip
 import os
+import threading
+import time
+from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from otel_training.clock import Clock, Moment
 from otel_training.testing import TelemetryCapture
@@ -55,3 +64,139 @@ def capture(clock):
     capture = TelemetryCapture(clock=clock, run_id="run-1")
     yield capture
     capture.close()
+
+
+class OtlpSink:
+    """A receiver of OTLP over HTTP that keeps what it gets; it can be stopped and started again.
+
+    Args:
+        port: Where it listens on loopback; 0 is any free port.
+    """
+
+    def __init__(self, port: int = 0) -> None:
+        self.port = port
+        self.silent = False
+        """Whether requests get no answer as long as the sink runs."""
+        self.requests: list[tuple[str, dict[str, str], bytes]] = []
+        """Path, headers by lower-case name and body of each request."""
+        self._server: ThreadingHTTPServer | None = None
+        self._stopped = threading.Event()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def start(self) -> None:
+        sink = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_POST(self) -> None:
+                body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+                if self.headers.get("Content-Encoding") == "gzip":
+                    body = gzip.decompress(body)
+                headers = {name.lower(): value for name, value in self.headers.items()}
+                sink.requests.append((self.path, headers, body))
+                if sink.silent:
+                    sink._stopped.wait()
+                    self.close_connection = True
+                    return
+                self.send_response(200)
+                self.send_header("Content-Length", "0")
+                self.end_headers()
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        self._stopped.clear()
+        self._server = ThreadingHTTPServer(("127.0.0.1", self.port), Handler)
+        self._server.daemon_threads = True
+        self._server.block_on_close = False
+        self.port = self._server.server_address[1]
+        threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True).start()
+
+    def stop(self) -> None:
+        self._stopped.set()
+        if self._server is not None:
+            self._server.shutdown()
+            self._server.server_close()
+            self._server = None
+
+    @property
+    def paths(self) -> set[str]:
+        return {path for path, _, _ in self.requests}
+
+    def spans(self, name: str | None = None) -> list[OtlpSpan]:
+        """Return the spans received, in the order of their arrival."""
+        found = []
+        for path, _, body in list(self.requests):
+            if path.endswith("/v1/traces"):
+                for resource in ExportTraceServiceRequest.FromString(body).resource_spans:
+                    about = otlp_attributes(resource.resource.attributes)
+                    found += [OtlpSpan(about, span) for scope in resource.scope_spans for span in scope.spans]
+        return [span for span in found if name in (None, span.name)]
+
+    def points(self, name: str | None = None) -> list[OtlpPoint]:
+        """Return the points received, in the order of their arrival."""
+        found = []
+        for path, _, body in list(self.requests):
+            if path.endswith("/v1/metrics"):
+                for resource in ExportMetricsServiceRequest.FromString(body).resource_metrics:
+                    about = otlp_attributes(resource.resource.attributes)
+                    for scope in resource.scope_metrics:
+                        for metric in scope.metrics:
+                            data = getattr(metric, metric.WhichOneof("data"))
+                            found += [OtlpPoint(about, metric, data, point) for point in data.data_points]
+        return [point for point in found if name in (None, point.name)]
+
+    def wait_for(self, condition: Callable[[OtlpSink], object], within_s: float = 20.0) -> object:
+        """Wait until ``condition`` of this sink is true and return what it returned."""
+        deadline_s = time.monotonic() + within_s
+        while not (found := condition(self)):
+            assert time.monotonic() < deadline_s, f"not received; there is {sorted(self.paths)}"
+            time.sleep(0.02)
+        return found
+
+
+class OtlpSpan:
+    """A span as it was received."""
+
+    def __init__(self, resource: dict[str, object], span: object) -> None:
+        self.resource = resource
+        self.raw = span
+        self.name = span.name
+        self.trace_id, self.span_id, self.parent_id = span.trace_id, span.span_id, span.parent_span_id
+        self.links = [(link.trace_id, link.span_id) for link in span.links]
+        self.attributes = otlp_attributes(span.attributes)
+        self.is_error = span.status.code == 2
+        self.events = [(event.name, otlp_attributes(event.attributes)) for event in span.events]
+
+
+class OtlpPoint:
+    """A point of a metric as it was received."""
+
+    def __init__(self, resource: dict[str, object], metric: object, data: object, point: object) -> None:
+        self.resource = resource
+        self.raw = point
+        self.name, self.unit = metric.name, metric.unit
+        self.kind = metric.WhichOneof("data")
+        self.temporality = getattr(data, "aggregation_temporality", 0)
+        self.monotonic = getattr(data, "is_monotonic", False)
+        self.attributes = otlp_attributes(point.attributes)
+        self.value = (
+            point.count if hasattr(point, "count") else getattr(point, point.WhichOneof("value") or "as_int")
+        )
+
+
+def otlp_attributes(pairs: object) -> dict[str, object]:
+    return {pair.key: getattr(pair.value, pair.value.WhichOneof("value")) for pair in pairs}
+
+
+@pytest.fixture
+def otlp_sink():
+    """A receiver of OTLP over HTTP on a free port of this machine."""
+    sink = OtlpSink()
+    sink.start()
+    yield sink
+    sink.stop()
