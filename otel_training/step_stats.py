@@ -30,8 +30,11 @@ class SlowSteps:
         slow = len(by_size) >= _ENOUGH_STEPS and duration_s > self._factor * by_size[len(by_size) // 2]
         self._in_order.append(duration_s)
         insort(by_size, duration_s)
-        if len(by_size) > _REMEMBERED_STEPS:
-            del by_size[bisect_left(by_size, self._in_order.popleft())]
+        if len(self._in_order) > _REMEMBERED_STEPS:
+            place = bisect_left(by_size, self._in_order.popleft())
+            del by_size[
+                place : place + 1
+            ]  # a slice: after an interrupt between the two lines above it is missing
         return slow
 
 
