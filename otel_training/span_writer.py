@@ -75,7 +75,9 @@ class SpanWriter:
         self.end(self.start(data, min(start_s, end_s), parent, values), end_s, {}, error)
 
     def _unix_ns(self, monotonic_s: float) -> int:
-        return self._anchor.unix_ns + int((monotonic_s - self._anchor.monotonic_s) * 1e9)
+        # Not before 1970, whatever duration was told: a time below 0 would cost a whole batch.
+        since_s = max(monotonic_s - self._anchor.monotonic_s, -self._anchor.unix_s)
+        return self._anchor.unix_ns + int(since_s * 1e9)
 
 
 def _exception(message: str) -> dict[str, str]:

@@ -186,7 +186,7 @@ class Tracing:
         if self._run is None:
             if self._run_context.is_valid:
                 return  # the end was told twice
-            self._start_run(now_s - (finite(payload.get("elapsed_s")) or 0.0), {})
+            self._start_run(now_s - max(0.0, finite(payload.get("elapsed_s")) or 0.0), {})
         self._write_early()
         outcome = payload.get("outcome") or "completed"
         error = payload.get("error")

@@ -207,3 +207,12 @@ def test_nothing_on_a_device_is_read(capture, quiet):
         capture.hook.on_event(event, dict.fromkeys(fields, elsewhere))
     assert capture.value("training.bridge.events", training_event_outcome="failed") is None
     assert capture.value("training.bridge.events", training_event_outcome="handled") == len(catalog.EVENTS)
+
+
+@pytest.mark.parametrize("duration_s", [1e12, 1e300, -1e300])
+def test_no_duration_makes_a_span_that_cannot_be_sent(capture, quiet, duration_s):
+    capture.hook.on_event("train_end", {"elapsed_s": duration_s})
+    for event in ("checkpoint", "checkpoint_restore", "compile", "validation_end", "outer_step"):
+        capture.hook.on_event(event, {"duration_s": duration_s})
+    assert len(capture.spans()) == 6
+    encode_spans(capture.spans()).SerializeToString()
