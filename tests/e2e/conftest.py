@@ -1,5 +1,6 @@
 """Real servers for the end-to-end tests: on loopback, on free ports, ended by their own process."""
 
+import importlib.util
 import json
 import os
 import shutil
@@ -101,6 +102,51 @@ class Prometheus:
             self._process.wait()
 
 
+class Rotel:
+    """A real OTLP receiver, independent of OpenTelemetry's Python code, that hands everything on to a sink.
+
+    Args:
+        program: Path of the server.
+        sink_url: Base URL of the receiver behind it.
+        log: File for the server's output.
+    """
+
+    def __init__(self, program: str, sink_url: str, log: Path) -> None:
+        self.grpc_endpoint = f"127.0.0.1:{free_port()}"
+        self.http_url = f"http://127.0.0.1:{free_port()}"
+        self.log = log
+        self._command = [
+            program, "start",
+            "--otlp-grpc-endpoint", self.grpc_endpoint,
+            "--otlp-http-endpoint", self.http_url.removeprefix("http://"),
+            "--exporter", "otlp", "--otlp-exporter-endpoint", sink_url, "--otlp-exporter-protocol", "http",
+            "--batch-timeout", "50ms",
+        ]  # fmt: skip
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Start it and wait until both ports answer."""
+        with self.log.open("ab") as output:
+            self._process = subprocess.Popen(self._command, stdout=output, stderr=subprocess.STDOUT)
+        deadline = time.monotonic() + READY_S
+        ports = [int(address.rsplit(":", 1)[1]) for address in (self.grpc_endpoint, self.http_url)]
+        while ports and self._process.poll() is None and time.monotonic() < deadline:
+            try:
+                socket.create_connection(("127.0.0.1", ports[-1]), timeout=1.0).close()
+                ports.pop()
+            except OSError:
+                time.sleep(POLL_S)
+        if ports:
+            pytest.fail(f"rotel did not become ready:\n{self.log.read_text()}")
+
+    def kill(self) -> None:
+        """End it at once, as a crash would."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+
 def free_port() -> int:
     """Return a loopback port that was free a moment ago."""
     with socket.socket() as probe:
@@ -135,3 +181,18 @@ def prometheus(tmp_path) -> Callable[..., Prometheus]:
 @pytest.fixture
 def promtool() -> str:
     return need_tool("promtool")
+
+
+@pytest.fixture
+def rotel(tmp_path, otlp_sink) -> Rotel:
+    """A real receiver for gRPC and HTTP in front of ``otlp_sink``."""
+    package = importlib.util.find_spec("rotel")
+    if package is None or package.origin is None:
+        reason = "rotel is not installed: pip install rotel"
+        if os.environ.get("CI") == "true":
+            pytest.fail(reason)
+        pytest.skip(reason)
+    server = Rotel(str(Path(package.origin).with_name("rotel-agent")), otlp_sink.url, tmp_path / "rotel.log")
+    server.start()
+    yield server
+    server.kill()
