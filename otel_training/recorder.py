@@ -63,6 +63,7 @@ class Recorder:
             "ooo_backprop": self._ooo_backprop,
             "hook_failed": self._hook_failed,
             DEVICE_STATS: device_events.stats,
+            "outer_sync": self._outer_sync,
             "outer_step": outer.outer_step,
             "delta_upload_queued": outer.queued,
             "delta_uploaded": outer.uploaded,
@@ -200,6 +201,9 @@ class Recorder:
     def _validation_end(self, payload: Payload, now: Moment) -> None:
         self._timed(payload, now, "validation")
         self._fields.gauge(catalog.VALIDATION_LOSS, payload, "loss", payload.get("stage", "validation"))
+
+    def _outer_sync(self, payload: Payload, now: Moment) -> None:
+        self._timed(payload, now, "outer_sync")
 
     # --------------------------------------------------------------------------------------- set-up facts
 

@@ -32,9 +32,10 @@ EVENTS: Mapping[str, frozenset[str]] = {
         "shape_warning": "field value suggested alignment code reason",
         "ooo_backprop": "enabled reason streams stages",
         "optimizer_step_skipped": "step reason",
-        "validation_start": "step stage loss batches duration_s",
+        "validation_start": "step stage",
         "validation_end": "step stage loss batches duration_s",
         "checkpoint_restore": "step path duration_s",
+        "outer_sync": "step generation adopted duration_s",
         "device_stats": "step stage",
         "hook_failed": "hook failed_event error count",
     }.items()

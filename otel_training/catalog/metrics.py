@@ -44,7 +44,7 @@ LONG_BOUNDS_S = _decades(("1", "2.5", "5"), first=-2, limit=3600.0)
 _START, _STEP, _END = ("train_start",), ("train_step",), ("train_end",)
 _TIMED = (
     "train_start", "train_step", "optimizer_step_skipped", "checkpoint", "checkpoint_restore", "compile",
-    "validation_start", "validation_end", "train_end",
+    "validation_start", "validation_end", "outer_sync", "train_end",
 )
 
 RUN_INFO = Metric(

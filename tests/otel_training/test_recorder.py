@@ -139,6 +139,7 @@ CASES = [
         "outer.steps": 1, "outer.step.current": 3, "outer.candidates": 4, ("outer.deltas", "included"): 2,
         ("outer.deltas", "rejected"): None,
     }),
+    ("outer_sync", {"step": 5, "generation": 2, "adopted": True, "duration_s": 0.5}, {"outer.steps": None}),
     ("delta_upload_queued", {"step": 5, "base_outer_step": 1}, {"delta.active_uploads": 1}),
     ("delta_uploaded", {"step": 5}, {("delta.uploads", "uploaded", None): 1, "delta.active_uploads": 0}),
     ("delta_upload_failed", {"step": 5, "error": "E"}, {("delta.uploads", "failed", None): 1}),
@@ -406,7 +407,10 @@ def test_a_checkpoint_without_a_duration_took_what_there_was(bench):
     bench.send("train_step", after_s=1.0, step=1)
     bench.send("checkpoint", after_s=2.0, step=1)
     bench.send("checkpoint_restore", after_s=3.0, step=1)
-    assert bench.times() == {"step": 1.0, "checkpoint_save": 2.0, "checkpoint_restore": 3.0}
+    bench.send("outer_sync", after_s=4.0, step=1)
+    assert bench.times() == {
+        "step": 1.0, "checkpoint_save": 2.0, "checkpoint_restore": 3.0, "outer_sync": 4.0,
+    }  # fmt: skip
 
 
 def test_events_of_other_threads_split_no_time(bench):
