@@ -1,0 +1,191 @@
+"""The panels in use: numbers, lines, stacked areas, events and rankings. Each says what it shows and in which unit."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeVar
+
+from grafana_foundation_sdk.builders import bargauge, common, prometheus, stat, timeseries
+from grafana_foundation_sdk.builders import dashboard as dashboards
+from grafana_foundation_sdk.models import common as styles
+from grafana_foundation_sdk.models import dashboard as models
+
+from otel_training.artifacts.variables import DATASOURCE
+
+AnyPanel = TypeVar("AnyPanel", timeseries.Panel, stat.Panel, bargauge.Panel)
+Panel = timeseries.Panel | stat.Panel | bargauge.Panel
+
+SECONDS, BYTES, FRACTION, COUNT, PER_SECOND = "s", "bytes", "percentunit", "short", "ops"
+CELSIUS, WATTS, JOULES, PLAIN = "celsius", "watt", "joule", "none"
+
+NO_DATA = "Nothing reported in this time range"
+NO_GPU = "No CUDA device reports here"
+NO_NVML = "No GPU reports here; install otel-training[nvml]"
+NO_XLA = "No XLA device reports here"
+NO_MPS = "No Apple GPU reports here"
+NO_DILOCO = "No DiLoCo training reports here"
+NO_EVENTS = "None in this time range"
+
+WARN, BAD = "orange", "red"
+
+
+@dataclass(frozen=True)
+class Query:
+    """A query of a panel.
+
+    Args:
+        expression: PromQL.
+        legend: Name of its series; Grafana fills in ``{{label}}``.
+        instant: Asked at the end of the time range only: for totals and ages.
+    """
+
+    expression: str
+    legend: str = ""
+    instant: bool = False
+
+
+@dataclass(frozen=True)
+class Text:
+    """The words of a panel, which no panel goes without.
+
+    Args:
+        title: What it shows.
+        description: What it means and how to read it.
+        unit: Grafana's name of the unit.
+        no_value: What stands there instead of data.
+    """
+
+    title: str
+    description: str
+    unit: str
+    no_value: str = NO_DATA
+
+
+def number(
+    text: Text,
+    *queries: Query,
+    steps: tuple[tuple[float, str], ...] = (),
+    values: dict[int, tuple[str, str]] | None = None,
+    decimals: float | None = None,
+    span: int = 4,
+    height: int = 4,
+) -> stat.Panel:
+    """Return the latest value, large.
+
+    Args:
+        text: Its words.
+        queries: What to show.
+        steps: From which value on which colour; green below the first.
+        values: Words and colour for single values.
+        decimals: Digits after the point; Grafana's choice when None.
+        span: Width in columns of 24.
+        height: Height in rows of the grid.
+    """
+    panel = _described(stat.Panel(), text, queries).span(span).height(height)
+    panel.reduce_options(common.ReduceDataOptions().calcs(["lastNotNull"]).values(False))
+    sparkline = not (values or any(query.instant for query in queries))
+    panel.graph_mode(styles.BigValueGraphMode.AREA if sparkline else styles.BigValueGraphMode.NONE)
+    panel.color_mode(styles.BigValueColorMode.VALUE).text_mode(styles.BigValueTextMode.AUTO)
+    panel.justify_mode(styles.BigValueJustifyMode.AUTO).orientation(styles.VizOrientation.AUTO)
+    if decimals is not None:
+        panel.decimals(decimals)
+    if values:
+        options = {
+            str(value): models.ValueMappingResult(text=words, color=color, index=index)
+            for index, (value, (words, color)) in enumerate(values.items())
+        }
+        panel.mappings([models.ValueMap(options=options)])
+    return panel.thresholds(_steps(steps))
+
+
+def lines(
+    text: Text,
+    *queries: Query,
+    span: int = 12,
+    height: int = 8,
+    minimum: float | None = None,
+    maximum: float | None = None,
+    log_scale: bool = False,
+    dashed: tuple[str, ...] = (),
+) -> timeseries.Panel:
+    """Return lines over time.
+
+    Args:
+        text: Its words.
+        queries: What to show.
+        span: Width in columns of 24.
+        height: Height in rows of the grid.
+        minimum: Lower end of the axis.
+        maximum: Upper end of the axis.
+        log_scale: A logarithmic axis, base 10.
+        dashed: Patterns of legends that are drawn dashed and grey: limits and targets.
+    """
+    panel = _described(timeseries.Panel(), text, queries).span(span).height(height)
+    panel.line_width(1).fill_opacity(8).show_points(styles.VisibilityMode.AUTO)
+    # A run that was away leaves a gap; a scrape or two that failed does not.
+    panel.span_nulls(styles.BoolOrFloat(60000.0))
+    _legend(panel)
+    if minimum is not None:
+        panel.min(minimum)
+    if maximum is not None:
+        panel.max(maximum)
+    if log_scale:
+        panel.scale_distribution(common.ScaleDistributionConfig().type(styles.ScaleDistribution.LOG).log(10))
+    for pattern in dashed:
+        panel.override_by_regexp(
+            f"/{pattern}/",
+            [
+                models.DynamicConfigValue(id_val="custom.lineStyle", value={"fill": "dash", "dash": [8, 8]}),
+                models.DynamicConfigValue(id_val="custom.fillOpacity", value=0),
+                models.DynamicConfigValue(id_val="color", value={"mode": "fixed", "fixedColor": "text"}),
+            ],
+        )
+    return panel
+
+
+def areas(
+    text: Text, *queries: Query, span: int = 12, height: int = 8, maximum: float | None = None
+) -> timeseries.Panel:
+    """Return parts of a whole over time, stacked."""
+    panel = lines(text, *queries, span=span, height=height, minimum=0.0, maximum=maximum)
+    panel.fill_opacity(60).line_width(0)
+    return panel.stacking(common.StackingConfig().mode(styles.StackingMode.NORMAL).group("A"))
+
+
+def events(text: Text, *queries: Query, span: int = 8, height: int = 7) -> timeseries.Panel:
+    """Return how often something happened, as bars: mostly nothing, and then one wants to see when."""
+    panel = lines(text, *queries, span=span, height=height, minimum=0.0)
+    panel.draw_style(styles.GraphDrawStyle.BARS).fill_opacity(80).decimals(0)
+    return panel.stacking(common.StackingConfig().mode(styles.StackingMode.NORMAL).group("A"))
+
+
+def ranking(text: Text, *queries: Query, span: int = 8, height: int = 8) -> bargauge.Panel:
+    """Return who has most, now: a bar for each series."""
+    panel = _described(bargauge.Panel(), text, queries).span(span).height(height)
+    panel.reduce_options(common.ReduceDataOptions().calcs(["lastNotNull"]).values(False))
+    panel.orientation(styles.VizOrientation.HORIZONTAL).display_mode(styles.BarGaugeDisplayMode.GRADIENT)
+    panel.show_unfilled(True).min(0.0)
+    return panel.thresholds(_steps(()))
+
+
+def _described(panel: AnyPanel, text: Text, queries: tuple[Query, ...]) -> AnyPanel:
+    panel.title(text.title).description(text.description).unit(text.unit).no_value(text.no_value)
+    panel.datasource(DATASOURCE)
+    for position, query in enumerate(queries):
+        target = prometheus.Dataquery().expr(query.expression).legend_format(query.legend or "__auto")
+        target.datasource(DATASOURCE).ref_id(chr(ord("A") + position))
+        panel.with_target(target.instant() if query.instant else target.range())
+    return panel
+
+
+def _legend(panel: timeseries.Panel) -> None:
+    legend = common.VizLegendOptions().show_legend(True).placement(styles.LegendPlacement.BOTTOM)
+    panel.legend(legend.display_mode(styles.LegendDisplayMode.LIST).calcs([]))
+    tooltip = common.VizTooltipOptions().mode(styles.TooltipDisplayMode.MULTI)
+    panel.tooltip(tooltip.sort(styles.SortOrder.DESCENDING))
+
+
+def _steps(steps: tuple[tuple[float, str], ...]) -> dashboards.ThresholdsConfig:
+    base = [models.Threshold(value=None, color="green")]
+    above = [models.Threshold(value=value, color=color) for value, color in steps]
+    return dashboards.ThresholdsConfig().mode(models.ThresholdsMode.ABSOLUTE).steps(base + above)
