@@ -115,30 +115,38 @@ class Sampler:
 
     def _read(self, watch: _Watch) -> None:
         began_s = self._clock()
-        reading, error = outcome(watch.source.read, watch.previous, began_s)
-        duration_s = self._clock() - began_s
-        reading = reading or Reading()
+        answer, error = outcome(watch.source.read, watch.previous, began_s)
+        reading = answer or Reading()
         if isinstance(error, Unavailable):
             self._tell(watch, logging.INFO, str(error), f"nothing is read: {error}")
         elif error is not None:
             reading.failures["anything"] = describe(error)
-        watch.previous = reading
-        failed = bool(reading.failures) and not reading.samples
-        watch.failures_in_a_row = watch.failures_in_a_row + 1 if failed else 0
         with self._state.lock:
-            if self._abandoned:
-                return
-            self._cells.replace(watch.source.name, reading.samples)
-            if error is None:
-                self._state.set(catalog.DEVICE_READ_DURATION, duration_s, watch.source.name)
-            else:
-                self._state.withdraw(catalog.DEVICE_READ_DURATION, watch.source.name)
-            if reading.failures:
-                self._state.add(catalog.DEVICE_READ_FAILURES, len(reading.failures), watch.source.name)
+            if not self._abandoned:
+                self._write(watch, reading, None if error else self._clock() - began_s)
+        watch.previous = reading
+        self._judge(watch, reading)
+
+    def _write(self, watch: _Watch, reading: Reading, duration_s: float | None) -> None:
+        name = watch.source.name
+        # A source that has never said anything leaves alone what events may have told in its place.
+        if reading.samples or (watch.previous is not None and watch.previous.samples):
+            self._cells.replace(name, reading.samples)
+        if duration_s is None:
+            self._state.withdraw(catalog.DEVICE_READ_DURATION, name)
+        else:
+            self._state.set(catalog.DEVICE_READ_DURATION, duration_s, name)
+        if reading.failures:
+            self._state.add(catalog.DEVICE_READ_FAILURES, len(reading.failures), name)
+
+    def _judge(self, watch: _Watch, reading: Reading) -> None:
+        """Tell what went wrong, and give a source that fails as a whole a rest."""
         for what, why in reading.unsupported.items():
             self._tell(watch, logging.INFO, what, f"{what} is not offered here: {why}")
         for what, why in reading.failures.items():
             self._tell(watch, logging.WARNING, what, f"cannot read {what}, said once only: {why}")
+        failed = bool(reading.failures) and not reading.samples
+        watch.failures_in_a_row = watch.failures_in_a_row + 1 if failed else 0
         if watch.failures_in_a_row >= FAILURES_BEFORE_PAUSE:
             self._pause(watch)
 

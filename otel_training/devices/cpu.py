@@ -168,6 +168,8 @@ def _memory(reading: Reading, source: CpuSource) -> None:
             reading.put(catalog.SYSTEM_PAGING_USAGE, size, state)
             if swap.total > 0:
                 reading.put(catalog.SYSTEM_PAGING_UTILIZATION, size / swap.total, state)
+        if swap.total == 0:  # psutil's own percentage, which DeviceStatsMonitor tells, is 0 as well
+            reading.put(catalog.SYSTEM_PAGING_UTILIZATION, 0.0, "used")
 
 
 def _container(reading: Reading, source: CpuSource) -> None:

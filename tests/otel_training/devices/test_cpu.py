@@ -138,10 +138,12 @@ def test_memory_by_state_adds_up(values):
     assert found["process.memory.usage", ()] == 70
 
 
-def test_a_host_without_swap_has_no_part_of_it(values):
+def test_a_host_without_swap_uses_none_of_it(values):
     source = recorded(0.0, Times(), ProcessTimes(0, 0))
     source.psutil.swap_memory = lambda: SimpleNamespace(total=0, used=0, free=0)
-    assert ("system.paging.utilization", ("used",)) not in values(cpu.read(source, None))
+    found = values(cpu.read(source, None))
+    assert found["system.paging.utilization", ("used",)] == 0
+    assert ("system.paging.utilization", ("free",)) not in found
 
 
 def test_other_ranks_of_the_host_tell_of_their_process_alone(values):
