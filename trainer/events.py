@@ -183,7 +183,12 @@ _DILOCO_EVENTS = (
         "The outer optimizer applied the workers' deltas",
         _table(
             Field("outer_step", "int", "Number of the outer step", "{step}"),
-            Field("deltas_found", "int", "Deltas that were there, earlier ones included", "{delta}"),
+            Field(
+                "deltas_found",
+                "int",
+                "Deltas that are new since the outer step before; others may count older ones",
+                "{delta}",
+            ),
             Field("deltas_included", "int", "Deltas that were applied", "{delta}"),
             _maybe("deltas_rejected", "int", "Deltas that were refused", "{delta}"),
             _DURATION,
@@ -290,6 +295,18 @@ _OWN_EVENTS = (
         "Training goes on from a checkpoint",
         _table(
             _STEP, Field("path", "str", "Where it is"), Field("duration_s", "float", "How long it took", "s")
+        ),
+        in_catalog=False,
+    ),
+    Event(
+        "outer_sync",
+        "coordinator",
+        "Training paused to hand over a delta, to adopt global weights or to wait for them",
+        _table(
+            _STEP,
+            Field("generation", "int", "Generation of the global weights adopted last", "{generation}"),
+            Field("adopted", "bool", "Whether it was adopted just now"),
+            Field("duration_s", "float", "How long training paused", "s"),
         ),
         in_catalog=False,
     ),

@@ -17,6 +17,7 @@ from trainer.isolation import Tally, attempt
 _log = logging.getLogger(__name__)
 
 _FOLLOW_INTERVAL_S = 1.0
+_SETTLE_S = 0.02
 
 
 class FileSink:
@@ -194,9 +195,21 @@ def _identity(status: os.stat_result) -> tuple[int, int]:
 
 
 def _ends_within_a_line(path: Path) -> bool:
-    """Return whether the file ends without a newline; ``False`` when it cannot be read."""
+    """Return whether the file was left without a newline at its end; ``False`` when it cannot be read."""
+    size_bytes = _unended_size_bytes(path)
+    if size_bytes is None:
+        return False
+    # Seen twice, because a long line that another process is about to write shows page by page.
+    time.sleep(_SETTLE_S)
+    return _unended_size_bytes(path) == size_bytes
+
+
+def _unended_size_bytes(path: Path) -> int | None:
+    """Return the file's size when its last byte is not a newline, else ``None``."""
     with contextlib.suppress(PermissionError), path.open("rb") as file:
-        if file.seek(0, os.SEEK_END):
-            file.seek(-1, os.SEEK_END)
-            return file.read(1) != b"\n"
-    return False
+        size_bytes = file.seek(0, os.SEEK_END)
+        if size_bytes > 0:
+            file.seek(size_bytes - 1)
+            if file.read(1) != b"\n":
+                return size_bytes
+    return None

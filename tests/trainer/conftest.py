@@ -2,9 +2,11 @@
 
 import io
 import json
+import resource
+import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -103,3 +105,18 @@ def make_run() -> Callable[..., Any]:
         return Trainer(model, optimizer, loader, **options)
 
     return make
+
+
+@pytest.fixture
+def full_at() -> Iterator[Callable[[int | None], None]]:
+    """Makes files full at a size, as a disk would be: the kernel takes what fits and refuses the rest."""
+    unlimited = resource.getrlimit(resource.RLIMIT_FSIZE)
+    former = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+
+    def limit(size_bytes: int | None) -> None:
+        soft = unlimited[0] if size_bytes is None else size_bytes
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, unlimited[1]))
+
+    yield limit
+    limit(None)
+    signal.signal(signal.SIGXFSZ, former)

@@ -571,6 +571,25 @@ def test_a_forked_child_emits_though_another_thread_held_the_lock(json_file, lin
     assert [line["event"] for line in lines()] == ["hold", "child", "parent"]
 
 
+def test_a_forked_child_leaves_a_broken_line_to_its_parent(json_file, full_at):
+    logger = MetricLogger("CRITICAL", json_file=json_file)
+    full_at(10)
+    logger.emit("parent", {"step": 1, "elapsed_s": 0})
+    full_at(None)
+    child = fork()
+    if child == 0:
+        logger.emit("child", {"elapsed_s": 0})
+        os._exit(0)
+    os.waitpid(child, 0)
+    logger.emit("parent", {"step": 2, "elapsed_s": 0})
+    assert json_file.read_text().splitlines() == [
+        '{"event":"',
+        '{"event":"child","elapsed_s":0}',
+        'parent","step":1,"elapsed_s":0}',
+        '{"event":"parent","step":2,"elapsed_s":0}',
+    ]
+
+
 def fork():
     """Fork without the warning that threads and forks do not go together: that they do is what is tested."""
     import warnings

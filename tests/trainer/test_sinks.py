@@ -3,8 +3,6 @@
 import io
 import logging
 import os
-import resource
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -208,21 +206,6 @@ def test_a_full_disk_warns_at_growing_intervals_and_counts(clock, caplog):
     assert {record.levelno for record in caplog.records} == {logging.WARNING}
     assert "/dev/full cannot be written: No space left on device (1 lines" in caplog.records[0].getMessage()
     assert "100 lines" in caplog.records[2].getMessage()
-
-
-@pytest.fixture
-def full_at():
-    """Makes files full at a size, as a disk would be: the kernel takes what fits and refuses the rest."""
-    unlimited = resource.getrlimit(resource.RLIMIT_FSIZE)
-    former = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-
-    def limit(size_bytes):
-        soft = unlimited[0] if size_bytes is None else size_bytes
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, unlimited[1]))
-
-    yield limit
-    limit(None)
-    signal.signal(signal.SIGXFSZ, former)
 
 
 def test_a_line_that_was_taken_in_part_is_completed_before_the_next(sink, path, full_at):
