@@ -7,11 +7,19 @@ import os
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
+import grpc
 import pytest
-from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
+    ExportMetricsServiceRequest,
+    ExportMetricsServiceResponse,
+)
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
+    ExportTraceServiceRequest,
+    ExportTraceServiceResponse,
+)
 
 from otel_training.clock import Clock, Moment
 from otel_training.testing import TelemetryCapture
@@ -197,6 +205,58 @@ def otlp_attributes(pairs: object) -> dict[str, object]:
 def otlp_sink():
     """A receiver of OTLP over HTTP on a free port of this machine."""
     sink = OtlpSink()
+    sink.start()
+    yield sink
+    sink.stop()
+
+
+class OtlpGrpcSink(OtlpSink):
+    """The same for gRPC."""
+
+    def start(self) -> None:
+        methods = {
+            f"/opentelemetry.proto.collector.{signal}.v1.{service}/Export": (
+                f"/{service}/v1/{signal}",
+                answer,
+            )
+            for package, signal, service, answer in (
+                ("trace", "traces", "TraceService", ExportTraceServiceResponse),
+                ("metrics", "metrics", "MetricsService", ExportMetricsServiceResponse),
+            )
+        }
+
+        sink = self
+
+        class Handler(grpc.GenericRpcHandler):
+            def service(self, call: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler:
+                path, answer = methods[call.method]
+
+                def export(body: bytes, _context: object) -> bytes:
+                    sink.requests.append((path, dict(call.invocation_metadata), body))
+                    return answer().SerializeToString()
+
+                return grpc.unary_unary_rpc_method_handler(export)
+
+        self._grpc = grpc.server(ThreadPoolExecutor(4), handlers=[Handler()])
+        self.port = self._grpc.add_insecure_port(f"127.0.0.1:{self.port}")
+        self._grpc.start()
+
+    def stop(self) -> None:
+        self._grpc.stop(None).wait()
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    @property
+    def calls(self) -> set[str]:
+        return {path.split("/")[1] for path in self.paths}
+
+
+@pytest.fixture
+def otlp_grpc_sink():
+    """A receiver of OTLP over gRPC on a free port of this machine."""
+    sink = OtlpGrpcSink()
     sink.start()
     yield sink
     sink.stop()
