@@ -14,6 +14,8 @@ from rich.console import Console
 
 from trainer.checkpoint import CheckpointError
 from trainer.config import Config, load_config
+from trainer.diloco.master import run_master_from_config
+from trainer.metrics import MetricLogger
 from trainer.problems import ConfigError
 from trainer.progress import ProgressBar
 from trainer.result import TrainResult
@@ -97,6 +99,8 @@ def _overrides(arguments: argparse.Namespace) -> list[str]:
 
 def _train(config: Config) -> int:
     console = Console(stderr=True)
+    if config.diloco.role == "master":
+        return _be_master(config)
     opened: list[OpenRun] = []
     if console.is_terminal and config.logging.file is None:
         # The bar takes the place of the lines, which go to a file.
@@ -105,7 +109,7 @@ def _train(config: Config) -> int:
 
     def on_ready(trainer: Trainer, run: OpenRun) -> None:
         opened.append(run)
-        _say_where_to_look(config, trainer)
+        _say_where_to_look(config, trainer.logger)
         if console.is_terminal and trainer.logger is not None:
             trainer.logger.hooks.append(ProgressBar(console))
 
@@ -116,8 +120,16 @@ def _train(config: Config) -> int:
     return 1 if result.checkpoint_error else 0
 
 
-def _say_where_to_look(config: Config, trainer: Trainer) -> None:
-    hooks = trainer.logger.hooks if trainer.logger is not None else []
+def _be_master(config: Config) -> int:
+    result = run_master_from_config(config, on_ready=lambda logger: _say_where_to_look(config, logger))
+    print(f"master: {result.outer_steps:,} outer steps", flush=True)
+    if result.signal is not None:
+        _end_by(result.signal)
+    return 0
+
+
+def _say_where_to_look(config: Config, logger: MetricLogger | None) -> None:
+    hooks = logger.hooks if logger is not None else []
     for spec, hook in zip(config.logging.hooks, hooks, strict=False):
         if location := getattr(hook, "location", None):
             print(f"{spec.name}: {location}", flush=True)

@@ -9,32 +9,20 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import (
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    ValidationError,
-    field_validator,
-    model_validator,
-)
+from pydantic import BeforeValidator, Field, ValidationError, field_validator, model_validator
 
+from trainer.diloco.settings import DiLoCoSection
 from trainer.overrides import apply_override, parse_override
 from trainer.problems import ConfigError, describe_problems
+from trainer.section import Section
 from trainer.signals import parse_signal
-
-
-class Section(BaseModel):
-    """A section of the file; unknown keys are errors and values never change."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 class PluginSpec(Section):
     """A hook or callback: a short name or ``package.module:factory``, and its keyword arguments."""
 
     name: str
-    arguments: dict[str, Any] = {}
+    arguments: dict[str, Any] = Field(default={})
 
 
 def _plugin_from_yaml(value: object) -> object:
@@ -213,9 +201,20 @@ class Config(Section):
     optimizer: OptimizerSection = OptimizerSection()
     checkpoint: CheckpointSection = CheckpointSection()
     logging: LoggingSection = LoggingSection()
+    diloco: DiLoCoSection = DiLoCoSection()
     callbacks: list[Plugin] = Field(
         default=[], description="Batch callbacks: short name or package.module:factory"
     )
+
+    @model_validator(mode="after")
+    def _a_delta_is_made(self) -> Config:
+        inner_steps, max_steps = self.diloco.inner_steps, self.train.max_steps
+        if self.diloco.is_worker and inner_steps > max_steps:
+            raise ValueError(
+                f"diloco.inner_steps {inner_steps} is more than train.max_steps {max_steps}: training would "
+                "be over before the first outer step"
+            )
+        return self
 
 
 def load_config(

@@ -56,7 +56,8 @@ def _describe(problem: dict[str, Any], schema: type[BaseModel]) -> str:
     message = message.removeprefix("Value error, ").removeprefix("Input ")
     value = problem["input"]
     if isinstance(value, BaseModel | dict) and problem["type"] == "value_error":
-        return f"{key}: {message}"  # about several keys of a section; the message names their values
+        # About several keys; the message names their values.
+        return f"{key}: {message}" if key else message
     return f"{key}: {message}, got {show_value(key, value)}"
 
 

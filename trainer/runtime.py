@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,7 @@ from trainer.checkpoint import CheckpointManager
 from trainer.config import Config, load_config
 from trainer.data import VOCAB_SIZE, find_text_files, make_loader, read_tokens, split_tokens
 from trainer.device import pick_device
+from trainer.diloco.participant import DiLoCo
 from trainer.metrics import MetricLogger
 from trainer.model import GPT
 from trainer.plugins import CALLBACKS_GROUP, HOOKS_GROUP, build_plugin
@@ -25,6 +27,9 @@ from trainer.run_directory import RunDirectory, open_run_directory
 from trainer.schedule import make_scheduler
 from trainer.signals import DEFAULT_STOP_SIGNALS
 from trainer.trainer import Trainer
+
+_OWN_STORE = "diloco"
+"""Folder of a run that has its workers and its master in one process."""
 
 
 @dataclass(frozen=True)
@@ -129,6 +134,8 @@ def train_from_config(
         config = load_config(config, overrides)
     elif overrides:
         raise TypeError("overrides go with a file; give them to load_config for a Config")
+    if config.diloco.role == "master":
+        raise ConfigError(["diloco.role: 'master' does not train; start it by `trainer train`"])
     run = open_run(config)
     try:
         with build_logger(config, run=run, stream=stream) as logger:
@@ -142,17 +149,9 @@ def train_from_config(
 
 
 def _build(config: Config, run: OpenRun, logger: MetricLogger) -> tuple[Trainer, CheckpointManager]:
-    torch.manual_seed(config.run.seed)
     device = _device(config)
     loaders = _build_loaders(config, device)
-    model = GPT(
-        vocab_size=VOCAB_SIZE,
-        context=config.model.context,
-        layers=config.model.layers,
-        heads=config.model.heads,
-        width=config.model.width,
-        dropout=config.model.dropout,
-    ).to(device)
+    model = build_model(config).to(device)
     optimizer = _build_optimizer(config, model)
     checkpoints = CheckpointManager(
         run.directory.path / config.checkpoint.directory, keep_last=config.checkpoint.keep_last
@@ -189,9 +188,33 @@ def _build(config: Config, run: OpenRun, logger: MetricLogger) -> tuple[Trainer,
         validate_every_steps=config.train.validate_every_steps,
         validation_batches=config.train.validation_batches,
         stop_signals=(*DEFAULT_STOP_SIGNALS, *config.train.signals()),
+        diloco=_build_diloco(config, run),
         attempts=AttemptLog(run.directory.record_path, run.attempt),
     )
     return trainer, checkpoints
+
+
+def build_model(config: Config) -> GPT:
+    """Return the model on the CPU, with the weights that the run's seed gives it."""
+    torch.manual_seed(config.run.seed)
+    return GPT(
+        vocab_size=VOCAB_SIZE,
+        context=config.model.context,
+        layers=config.model.layers,
+        heads=config.model.heads,
+        width=config.model.width,
+        dropout=config.model.dropout,
+    )
+
+
+def _build_diloco(config: Config, run: OpenRun) -> DiLoCo | None:
+    if not config.diloco.is_worker:
+        return None
+    store = config.diloco.store or str(run.directory.path / _OWN_STORE)
+    try:
+        return DiLoCo(config.diloco, store)
+    except ValueError as error:
+        raise ConfigError([f"diloco.store: {error}"]) from error
 
 
 def _build_loaders(config: Config, device: torch.device) -> dict[str, Any]:
@@ -253,6 +276,7 @@ def _plugin_context(config: Config, run: OpenRun) -> dict[str, Any]:
 def _remove_former_run(directory: RunDirectory, config: Config) -> None:
     """Remove what a run of this configuration leaves in its folder, and nothing else."""
     CheckpointManager(directory.path / config.checkpoint.directory).clear()
+    shutil.rmtree(directory.path / _OWN_STORE, ignore_errors=True)
     names = (config.logging.file, config.logging.json_file)
     files = [directory.record_path, *filter(None, map(directory.file, names))]
     for path in files:

@@ -14,6 +14,7 @@ STATES = (
     "checkpoint_restore",
     "compile",
     "validation",
+    "outer_sync",
     "startup",
     "idle",
 )

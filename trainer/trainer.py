@@ -6,13 +6,14 @@ import signal
 import time
 from collections.abc import Callable, Iterable
 from types import TracebackType
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
+from trainer.arguments import as_loggers, require_positive, steps_of_one_pass
 from trainer.attempts import AttemptLog, begin_attempt
 from trainer.batch import LossFunction, compute_loss, count_batch, move_batch
 from trainer.callbacks import call_each
@@ -30,6 +31,9 @@ from trainer.resume import ResumableState
 from trainer.signals import DEFAULT_STOP_SIGNALS, StopSignals
 from trainer.totals import StepSize, Totals
 from trainer.update import Update
+
+if TYPE_CHECKING:
+    from trainer.diloco.participant import DiLoCo
 
 
 class Trainer:
@@ -62,6 +66,7 @@ class Trainer:
         validate_every_steps: Cadence of validation, >= 1; None = never.
         validation_batches: Batches of one validation or test, >= 1; None = all.
         stop_signals: Signals that end training at the next step, with a checkpoint.
+        diloco: This process's part in DiLoCo; None = it trains alone.
         attempts: Run id, number of the attempt and what came before; None = a new run that is not remembered.
         clock: Monotonic clock in seconds.
 
@@ -99,10 +104,11 @@ class Trainer:
         validate_every_steps: int | None = None,
         validation_batches: int | None = None,
         stop_signals: Iterable[signal.Signals] = DEFAULT_STOP_SIGNALS,
+        diloco: DiLoCo | None = None,
         attempts: AttemptLog | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        _require_positive(
+        require_positive(
             accumulation_steps=accumulation_steps,
             max_steps=max_steps,
             max_time_s=max_time_s,
@@ -117,12 +123,12 @@ class Trainer:
         self.model = model.to(self.device)
         self.optimizer = optimizer
         self.scheduler = scheduler
-        self.loggers = _as_loggers(logger)
+        self.loggers = as_loggers(logger)
         for each in self.loggers:
             each.device = self.device
         self.callbacks = list(callbacks)
         self.accumulation_steps = accumulation_steps
-        self.target_step = max_steps or _steps_of_one_pass(dataloader, accumulation_steps)
+        self.target_step = max_steps or steps_of_one_pass(dataloader, accumulation_steps)
         self.totals = Totals()
         self.attempts = attempts or AttemptLog(None, begin_attempt(None))
         self.precision = Precision(precision, self.device)
@@ -144,6 +150,7 @@ class Trainer:
         self._held_out = {"validation": validation_dataloader, "test": test_dataloader}
         self._validation_batches = validation_batches
         self._validate_every_steps = validate_every_steps
+        self._diloco = diloco
         self._resume = resume
         self._max_time_s = max_time_s
         self._stop_signals = tuple(stop_signals)
@@ -229,6 +236,8 @@ class Trainer:
     def _train(self) -> None:
         while True:
             # Once in a while, before the next step.
+            if self._diloco is not None:
+                self._diloco.sync(self.step)
             if self._checkpointing.save_if_due(self.totals, self._report):
                 self._remember(now=True)
             if self._validation_is_due():
@@ -315,9 +324,21 @@ class Trainer:
             self._mark_start(restored)
         if self._compile_backend is not None:
             self._compile(self._compile_backend)
+        if self._diloco is not None:
+            self._join(self._diloco)
         self._remember(now=True)
         self.emit("train_start", self._report.start_payload(self, self._checkpointing.prior_kept_s))
         self._report.begin_steps(self.totals)
+
+    def _join(self, diloco: DiLoCo) -> None:
+        diloco.begin(
+            self.model,
+            self.step,
+            emit=self.emit,
+            warn=self._warn,
+            watch=self._report.watch,
+            is_stopping=lambda: self._signals.received is not None,
+        )
 
     def _compile(self, backend: str | Callable[..., Any]) -> None:
         first_batch = move_batch(self._feed.peek(), self.device)
@@ -349,10 +370,14 @@ class Trainer:
 
     def _finish(self) -> None:
         self._report.watch.switch("idle")
+        if self._diloco is not None:
+            self._diloco.finish(self.step, is_complete=self._stop_reason() != "signal")
         if self.step > self._start_step:
             self._checkpointing.save_last(self.totals, self._report)
 
     def _end(self, outcome: str, error: BaseException | None = None) -> None:
+        if self._diloco is not None:
+            self._diloco.close()
         self._remember(now=True)
         self.emit("train_end", self._report.end_payload(self.totals, outcome, error))
         self._feed.close()
@@ -366,27 +391,3 @@ class Trainer:
     def _warn(self, message: str) -> None:
         for logger in self.loggers:
             logger.warning(message)
-
-
-def _as_loggers(logger: MetricLogger | Iterable[MetricLogger] | bool | None) -> list[MetricLogger]:
-    if logger is None:
-        return [MetricLogger()]
-    if isinstance(logger, bool):
-        if logger:
-            raise ValueError("logger=True is not accepted; accepted: a MetricLogger, several, None or False")
-        return []
-    return [logger] if isinstance(logger, MetricLogger) else list(logger)
-
-
-def _steps_of_one_pass(dataloader: Iterable[Any], accumulation_steps: int) -> int:
-    try:
-        batches = len(dataloader)  # type: ignore[arg-type]
-    except TypeError:
-        raise ValueError("max_steps must be given: the dataloader does not know its length") from None
-    return max(1, batches // accumulation_steps)
-
-
-def _require_positive(**values: float | None) -> None:
-    for name, value in values.items():
-        if value is not None and not value > 0:
-            raise ValueError(f"{name} must be greater than 0, got {value!r}")
