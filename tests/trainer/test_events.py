@@ -19,8 +19,8 @@ def test_the_14_shared_events_and_our_own():
     assert {name for name, event in EVENTS.items() if event.in_catalog} == SHARED
     assert len(SHARED) == 14
     assert set(EVENTS) - SHARED == {
-        "optimizer_step_skipped", "validation_start", "validation_end", "checkpoint_restore", "outer_sync",
-        "hook_failed",
+        "optimizer_step_skipped", "validation_start", "validation_end", "checkpoint_restore", "device_stats",
+        "outer_sync", "hook_failed",
     }  # fmt: skip
 
 
