@@ -107,7 +107,9 @@ _TRAIN_START = Event(
         Field("parameters", "int", "Parameters that are trained", "{parameter}"),
         _maybe("samples", "int", "This rank's running total as restored", "{sample}"),
         _maybe("tokens", "int", "This rank's running total as restored", "{token}"),
-        _maybe("shape_alignment", "int", "Multiple that sizes should have on this device", "{element}"),
+        _maybe(
+            "shape_alignment", "int", "Multiple that sizes should have; None where none is known", "{element}"
+        ),
         _maybe("shape_warning_count", "int", "Sizes that are not such a multiple", "{warning}"),
         _maybe("ooo_backprop", "dict", "The payload of ooo_backprop, or None"),
         _maybe("run_id", "str", "Identity of the run over all its attempts"),
@@ -117,6 +119,10 @@ _TRAIN_START = Event(
         _maybe("prior_elapsed_s", "float", "Time that earlier attempts took", "s"),
         _maybe("prior_kept_s", "float", "Of that, step time whose result was kept by a checkpoint", "s"),
         _maybe("last_step_reached", "int", "Highest step an earlier attempt reached", "{step}"),
+        _maybe(
+            "flops_per_token", "float", "FLOPs of a token's forward and backward pass, as the model counts"
+        ),
+        _maybe("peak_flops_per_s", "float", "Configured peak of one device", "{operation}/s"),
     ),
 )
 
@@ -161,7 +167,13 @@ _RUN_EVENTS = (
         "checkpoint",
         "Trainer",
         "A checkpoint has been written",
-        _table(_STEP, Field("path", "str", "Where it is"), _DURATION, _SIZE),
+        _table(
+            _STEP,
+            Field("path", "str", "Where it is, or would be"),
+            _DURATION,
+            _SIZE,
+            _maybe("error", "str", "Type of the exception; absent when it was written"),
+        ),
     ),
     _TRAIN_END,
     Event(

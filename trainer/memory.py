@@ -9,8 +9,7 @@ from trainer.isolation import attempt
 
 
 def memory_usage_bytes(device: Any = None) -> int | None:
-    """Return the bytes that PyTorch's allocator has handed out on a device, or ``None`` when that cannot be
-    said.
+    """Return the bytes that PyTorch's allocator has handed out on a device, ``None`` where that is unknown.
 
     CUDA is asked only when it is in use already, because asking would make a context on a GPU; else Apple's
     MPS is asked. PyTorch is not imported for this: a process without it has nothing on a device.

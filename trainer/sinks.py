@@ -21,8 +21,7 @@ _SETTLE_S = 0.02
 
 
 class FileSink:
-    """Appends lines to a file, each handed to the kernel at once, so that those of several processes stay
-    whole.
+    """Appends lines to a file, each with one write, so that those of several processes stay whole.
 
     The file is followed by its name: when it was moved or removed, a new one is made within a second. A last
     line without an end, left by a process that was killed, is closed off. When the disk is full, lines are

@@ -294,6 +294,17 @@ def test_messages_are_one_line_at_their_level_and_in_the_text_only(stream, json_
         logger.log("LOUD", "x")
 
 
+def test_fields_that_a_payload_names_as_too_many_are_left_out_of_the_text(stream, json_file, lines):
+    class Payload(dict):
+        json_only = frozenset({"many"})
+
+    hook = Recorder()
+    payload = Payload(step=1, many=2)
+    MetricLogger(stream=stream, json_file=json_file, hooks=[hook]).emit("device_stats", payload)
+    assert " | INFO | device_stats step=1 elapsed_s=" in stream.getvalue()
+    assert lines()[0]["many"] == hook.heard[0][1]["many"] == 2
+
+
 # ---- emit: JSON lines
 
 
