@@ -1,4 +1,4 @@
-"""The panels in use: numbers, lines, stacked areas, events and rankings. Each says what it shows and in which unit."""
+"""The panels in use: numbers, lines, stacked areas, events, rankings; each with a description and a unit."""
 
 from __future__ import annotations
 
@@ -81,12 +81,13 @@ def number(
         span: Width in columns of 24.
         height: Height in rows of the grid.
     """
-    panel = _described(stat.Panel(), text, queries).span(span).height(height)
+    panel = _described(stat.Panel(), text, queries)
+    panel.span(span).height(height)
     panel.reduce_options(common.ReduceDataOptions().calcs(["lastNotNull"]).values(False))
     sparkline = not (values or any(query.instant for query in queries))
-    panel.graph_mode(styles.BigValueGraphMode.AREA if sparkline else styles.BigValueGraphMode.NONE)
-    panel.color_mode(styles.BigValueColorMode.VALUE).text_mode(styles.BigValueTextMode.AUTO)
-    panel.justify_mode(styles.BigValueJustifyMode.AUTO).orientation(styles.VizOrientation.AUTO)
+    panel.graph_mode(styles.BigValueGraphMode("area" if sparkline else "none"))
+    panel.color_mode(styles.BigValueColorMode("value")).text_mode(styles.BigValueTextMode("auto"))
+    panel.justify_mode(styles.BigValueJustifyMode("auto")).orientation(styles.VizOrientation("auto"))
     if decimals is not None:
         panel.decimals(decimals)
     if values:
@@ -95,7 +96,8 @@ def number(
             for index, (value, (words, color)) in enumerate(values.items())
         }
         panel.mappings([models.ValueMap(options=options)])
-    return panel.thresholds(_steps(steps))
+    panel.thresholds(_steps(steps))
+    return panel
 
 
 def lines(
@@ -120,17 +122,20 @@ def lines(
         log_scale: A logarithmic axis, base 10.
         dashed: Patterns of legends that are drawn dashed and grey: limits and targets.
     """
-    panel = _described(timeseries.Panel(), text, queries).span(span).height(height)
-    panel.line_width(1).fill_opacity(8).show_points(styles.VisibilityMode.AUTO)
+    panel = _described(timeseries.Panel(), text, queries)
+    panel.span(span).height(height)
+    panel.line_width(1).fill_opacity(8).show_points(styles.VisibilityMode("auto"))
     # A run that was away leaves a gap; a scrape or two that failed does not.
-    panel.span_nulls(styles.BoolOrFloat(60000.0))
+    panel.span_nulls(60000.0)
     _legend(panel)
     if minimum is not None:
         panel.min(minimum)
     if maximum is not None:
         panel.max(maximum)
     if log_scale:
-        panel.scale_distribution(common.ScaleDistributionConfig().type(styles.ScaleDistribution.LOG).log(10))
+        panel.scale_distribution(
+            common.ScaleDistributionConfig().type(styles.ScaleDistribution("log")).log(10)
+        )
     for pattern in dashed:
         panel.override_by_regexp(
             f"/{pattern}/",
@@ -148,24 +153,28 @@ def areas(
 ) -> timeseries.Panel:
     """Return parts of a whole over time, stacked."""
     panel = lines(text, *queries, span=span, height=height, minimum=0.0, maximum=maximum)
-    panel.fill_opacity(60).line_width(0)
-    return panel.stacking(common.StackingConfig().mode(styles.StackingMode.NORMAL).group("A"))
+    panel.fill_opacity(60).line_width(0).stacking(_stacked())
+    return panel
 
 
 def events(text: Text, *queries: Query, span: int = 8, height: int = 7) -> timeseries.Panel:
     """Return how often something happened, as bars: mostly nothing, and then one wants to see when."""
     panel = lines(text, *queries, span=span, height=height, minimum=0.0)
-    panel.draw_style(styles.GraphDrawStyle.BARS).fill_opacity(80).decimals(0)
-    return panel.stacking(common.StackingConfig().mode(styles.StackingMode.NORMAL).group("A"))
+    panel.draw_style(styles.GraphDrawStyle("bars")).fill_opacity(80).decimals(0).stacking(_stacked())
+    return panel
 
 
 def ranking(text: Text, *queries: Query, span: int = 8, height: int = 8) -> bargauge.Panel:
     """Return who has most, now: a bar for each series."""
-    panel = _described(bargauge.Panel(), text, queries).span(span).height(height)
+    panel = _described(bargauge.Panel(), text, queries)
+    panel.span(span).height(height)
     panel.reduce_options(common.ReduceDataOptions().calcs(["lastNotNull"]).values(False))
-    panel.orientation(styles.VizOrientation.HORIZONTAL).display_mode(styles.BarGaugeDisplayMode.GRADIENT)
+    panel.orientation(styles.VizOrientation("horizontal")).display_mode(
+        styles.BarGaugeDisplayMode("gradient")
+    )
     panel.show_unfilled(True).min(0.0)
-    return panel.thresholds(_steps(()))
+    panel.thresholds(_steps(()))
+    return panel
 
 
 def _described(panel: AnyPanel, text: Text, queries: tuple[Query, ...]) -> AnyPanel:
@@ -179,13 +188,21 @@ def _described(panel: AnyPanel, text: Text, queries: tuple[Query, ...]) -> AnyPa
 
 
 def _legend(panel: timeseries.Panel) -> None:
-    legend = common.VizLegendOptions().show_legend(True).placement(styles.LegendPlacement.BOTTOM)
-    panel.legend(legend.display_mode(styles.LegendDisplayMode.LIST).calcs([]))
-    tooltip = common.VizTooltipOptions().mode(styles.TooltipDisplayMode.MULTI)
-    panel.tooltip(tooltip.sort(styles.SortOrder.DESCENDING))
+    legend = common.VizLegendOptions().show_legend(True).placement(styles.LegendPlacement("bottom"))
+    panel.legend(legend.display_mode(styles.LegendDisplayMode("list")).calcs([]))
+    tooltip = common.VizTooltipOptions().mode(styles.TooltipDisplayMode("multi"))
+    panel.tooltip(tooltip.sort(styles.SortOrder("desc")))
 
 
 def _steps(steps: tuple[tuple[float, str], ...]) -> dashboards.ThresholdsConfig:
     base = [models.Threshold(value=None, color="green")]
     above = [models.Threshold(value=value, color=color) for value, color in steps]
-    return dashboards.ThresholdsConfig().mode(models.ThresholdsMode.ABSOLUTE).steps(base + above)
+    config = dashboards.ThresholdsConfig()
+    config.mode(models.ThresholdsMode("absolute")).steps(base + above)
+    return config
+
+
+def _stacked() -> common.StackingConfig:
+    config = common.StackingConfig()
+    config.mode(styles.StackingMode("normal")).group("A")
+    return config

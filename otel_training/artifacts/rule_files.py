@@ -17,20 +17,24 @@ INTERVAL_S = 30
 """How often rules are evaluated; some thresholds count recorded values and rely on it."""
 
 
-def recording_rules() -> str:
-    """Return the file of recording rules."""
+def recording_rules(interval_s: float = INTERVAL_S) -> str:
+    """Return the file of recording rules, to be evaluated every ``interval_s`` seconds."""
     rules = [{"record": record.name, "expr": record.expression} for record in RECORDS]
-    return _file("otel-training-records", rules)
+    return _file("otel-training-records", rules, interval_s)
 
 
-def alert_rules(rules: Iterable[Alert] | None = None, runbook: str = RUNBOOK) -> str:
+def alert_rules(
+    rules: Iterable[Alert] | None = None, runbook: str = RUNBOOK, interval_s: float = INTERVAL_S
+) -> str:
     """Return the file of alert rules.
 
     Args:
         rules: The alerts; all under the usual thresholds when None.
         runbook: Address of the runbook, without a heading.
+        interval_s: How often they are evaluated, in seconds.
     """
-    return _file("otel-training-alerts", [_alert_rule(alert, runbook) for alert in rules or alerts()])
+    written = [_alert_rule(alert, runbook) for alert in rules or alerts()]
+    return _file("otel-training-alerts", written, interval_s)
 
 
 def _alert_rule(alert: Alert, runbook: str) -> dict[str, Any]:
@@ -47,8 +51,8 @@ def _alert_rule(alert: Alert, runbook: str) -> dict[str, Any]:
     }
 
 
-def _file(group: str, rules: list[dict[str, Any]]) -> str:
-    content = {"groups": [{"name": group, "interval": f"{INTERVAL_S}s", "rules": rules}]}
+def _file(group: str, rules: list[dict[str, Any]], interval_s: float) -> str:
+    content = {"groups": [{"name": group, "interval": f"{interval_s:g}s", "rules": rules}]}
     header = "# Written by `python -m otel_training.artifacts`; edit otel_training/artifacts/ instead.\n"
     return header + yaml.dump(content, Dumper=_Dumper, sort_keys=False, width=110, allow_unicode=True)
 

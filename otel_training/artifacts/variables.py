@@ -7,7 +7,7 @@ import json
 from grafana_foundation_sdk.builders import dashboard as builders
 from grafana_foundation_sdk.models.dashboard import (
     DataSourceRef,
-    VariableHide,
+    VariableOption,
     VariableRefresh,
     VariableSort,
 )
@@ -26,6 +26,8 @@ _CHOSEN = {
 }
 """Matcher of each variable; each variable offers what those before it leave."""
 
+_ALL = VariableOption(selected=True, text=["All"], value=["$__all"])
+
 WINDOW = "$__rate_interval"
 CHOSEN_RUNS = Queries(*list(_CHOSEN.values())[:3], window=WINDOW)
 """All ranks of the chosen runs: for figures of the run or the host, which not every rank reports."""
@@ -39,7 +41,9 @@ CHOSEN_XLA_DEVICES = Queries(*_CHOSEN.values(), f'{devices.XLA_DEVICE.label}=~"$
 
 def datasource() -> builders.DatasourceVariable:
     """Return the choice of the Prometheus to ask, so that no dashboard is bound to one."""
-    return builders.DatasourceVariable("datasource").label("Data source").type("prometheus")
+    variable = builders.DatasourceVariable("datasource")
+    variable.label("Data source").type("prometheus")
+    return variable
 
 
 def of_runs() -> list[builders.QueryVariable]:
@@ -68,26 +72,19 @@ def device() -> builders.QueryVariable:
             (devices.XLA_USAGE, devices.XLA_DEVICE.label),
         )
     )
-    return _choice("device", "Device", f"query_result(count by (device) ({seen}))").regex(
-        '/device="([^"]+)"/'
-    )
+    variable = _choice("device", "Device", f"query_result(count by (device) ({seen}))")
+    variable.regex('/device="([^"]+)"/')
+    return variable
 
 
 def _choice(name: str, title: str, query: str) -> builders.QueryVariable:
-    return (
-        builders.QueryVariable(name)
-        .label(title)
-        .datasource(DATASOURCE)
-        .query(query)
-        # Asked again when the time range moves, so that it offers the runs of that time.
-        .refresh(VariableRefresh.ON_TIME_RANGE_CHANGED)
-        .sort(VariableSort.NUMERICAL_ASC)
-        .multi(True)
-        .include_all(True)
-        # Also matches series without the label, and stays short when there are a thousand ranks.
-        .all_value(".*")
-        .hide(VariableHide.DONT_HIDE)
-    )
+    variable = builders.QueryVariable(name)
+    variable.label(title).datasource(DATASOURCE).query(query)
+    # Asked again when the time range moves, so that it offers the runs of that time.
+    variable.refresh(VariableRefresh.ON_TIME_RANGE_CHANGED).sort(VariableSort.NUMERICAL_ASC)
+    # The value of "All" also matches series without the label, and stays short with a thousand ranks.
+    variable.multi(True).include_all(True).all_value(".*").current(_ALL)
+    return variable
 
 
 def interpolated(text: str, values: dict[str, str]) -> str:

@@ -1,0 +1,21 @@
+"""How series are called in legends, and the texts that several dashboards share."""
+
+from otel_training import catalog
+from otel_training.artifacts.queries import INSTANCE
+from otel_training.catalog import Attribute, devices
+
+
+def label(attribute: Attribute) -> str:
+    """Return what Grafana replaces by the value of an attribute."""
+    return "{{" + attribute.label + "}}"
+
+
+RUN = f"{label(catalog.RUN_NAME)} {label(catalog.RUN_ID)}"
+RANK = f"{label(catalog.RUN_NAME)} rank {label(catalog.RANK)}"
+HOST = "{{" + INSTANCE + "}}"
+CUDA = f"{RANK} cuda:{label(devices.DEVICE_INDEX)}"
+XLA = f"{RANK} {label(devices.XLA_DEVICE)}"
+
+ESTIMATE = "Quantiles are estimates from histogram buckets; the mean is exact."
+EXACT = "mean (exact)"
+P50, P99 = "p50 (bucket estimate)", "p99 (bucket estimate)"
