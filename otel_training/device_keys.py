@@ -34,7 +34,7 @@ class Form:
         labels: Values of its attributes; ``{device}``, ``{counter}`` from the base, ``{index}`` and ``{xla}``
             from the device of the process, None for an attribute that is absent.
         scale: What the value is multiplied by.
-        meaning: Unit in which the base comes.
+        comes_in: Unit of the value, in words.
     """
 
     base: str
@@ -42,7 +42,7 @@ class Form:
     metric: Metric
     labels: tuple[str | None, ...]
     scale: float
-    meaning: str
+    comes_in: str
 
     @property
     def pattern(self) -> re.Pattern[str]:
@@ -56,8 +56,8 @@ def _percent(base: str, metric: Metric, *labels: str | None, source: str = "cpu"
     return Form(base, source, metric, labels, 0.01, "percent, 0 to 100")
 
 
-def _xla(base: str, metric: Metric, label: str, scale: float, meaning: str) -> Form:
-    return Form(base, "xla", metric, (label,), scale, meaning)
+def _xla(base: str, metric: Metric, label: str, scale: float, comes_in: str) -> Form:
+    return Form(base, "xla", metric, (label,), scale, comes_in)
 
 
 FORMS: tuple[Form, ...] = (
@@ -74,14 +74,21 @@ FORMS: tuple[Form, ...] = (
         )
     ),
     *(
-        Form(key, "cuda", metric, ("{index}",) if pool is None else ("{index}", pool), 1, metric.unit)
+        Form(
+            key,
+            "cuda",
+            metric,
+            ("{index}",) if pool is None else ("{index}", pool),
+            1,
+            "bytes" if metric.unit == "By" else "a running total",
+        )
         for key, (metric, pool) in cuda.STATS.items()
     ),
     # What Lightning documents for XLA, and what we emit.
     _xla("memory.free.{device}", catalog.XLA_FREE, "{device}", MEBIBYTE, "MB of 2^20 bytes"),
     _xla("memory.used.{device}", catalog.XLA_USAGE, "{device}", MEBIBYTE, "MB of 2^20 bytes"),
     _percent("memory.percent.{device}", catalog.XLA_UTILIZATION, "{device}", source="xla"),
-    _xla("{counter}.xla", catalog.XLA_EVENTS, "{counter}", 1, "events"),
+    _xla("{counter}.xla", catalog.XLA_EVENTS, "{counter}", 1, "a running total"),
     # What Lightning 2.6 emits for XLA: KiB under a name that says MB, and the used memory as the peak.
     _xla("avg. free memory (MB)", catalog.XLA_FREE, "{xla}", 1024, "KiB, whatever the key says"),
     _xla("avg. peak memory (MB)", catalog.XLA_USAGE, "{xla}", 1024, "KiB in use, whatever the key says"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from otel_training import device_keys
@@ -48,19 +48,26 @@ class DeviceStatsMonitor:
 
     Args:
         cpu_stats: None = CPU stats only when the accelerator is the CPU; True = always; False = never.
-        filter_keys: Bases to keep; None = all.
+        filter_keys: Bases to keep, a set or a list of them; None = all.
         clock: Monotonic seconds.
         sleep: Waits for so many seconds.
+
+    Raises:
+        ValueError: An argument is not accepted.
     """
 
     def __init__(
         self,
         cpu_stats: bool | None = None,
-        filter_keys: set[str] | None = None,
+        filter_keys: Collection[str] | None = None,
         *,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
+        if cpu_stats is not None and not isinstance(cpu_stats, bool):
+            raise ValueError(f"cpu_stats={cpu_stats!r} is not accepted: None, True, False")
+        if isinstance(filter_keys, str) or not all(isinstance(key, str) for key in filter_keys or ()):
+            raise ValueError(f"filter_keys={filter_keys!r} is not accepted: a set of keys, or None")
         self._cpu_stats = cpu_stats
         self._filter_keys = None if filter_keys is None else frozenset(filter_keys)
         self._clock = clock

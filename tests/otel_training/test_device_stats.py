@@ -362,3 +362,16 @@ def test_the_text_line_has_the_curated_keys_and_json_all(tmp_path, cuda_stats):
     assert "segment.all.current" not in text.getvalue()
     assert f"DeviceStatsMonitor.{START}/allocated_bytes.all.current=100" in text.getvalue()
     assert "elapsed_s=" in text.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        ({"cpu_stats": "yes"}, "cpu_stats='yes'"),
+        ({"filter_keys": "cpu_percent"}, "filter_keys="),
+        ({"filter_keys": [1]}, "filter_keys="),
+    ],
+)
+def test_what_is_not_accepted_is_refused_when_it_is_made(arguments, named):
+    with pytest.raises(ValueError, match=named):
+        DeviceStatsMonitor(**arguments)
