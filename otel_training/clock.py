@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from typing import NamedTuple
 
 
-@dataclass(frozen=True)
-class Moment:
+class Moment(NamedTuple):
     """One moment on both clocks.
 
     Args:

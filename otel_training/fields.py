@@ -37,7 +37,7 @@ class Fields:
         value = payload.get(field)
         if value is None:
             return None
-        plain = number(value)
+        plain = value if type(value) is float else number(value)
         if plain is None:
             self._drop(field, value)
         elif math.isfinite(plain):
@@ -56,12 +56,12 @@ class Fields:
         value = payload.get(field)
         return None if value is None else text(value, catalog.MAX_ATTRIBUTE_LENGTH)
 
-    def gauge(self, metric: Metric, payload: Payload, field: str, *labels: Any) -> None:
+    def gauge(self, metric: Metric, payload: Payload, field: str, *labels: str | None) -> None:
         """Set a gauge from a field; a non-finite value withdraws it, an absent one leaves it as it is."""
         value = payload.get(field)
         if value is None:
             return
-        plain = number(value)
+        plain = value if type(value) is float else number(value)
         if plain is None:
             self._drop(field, value)
             return

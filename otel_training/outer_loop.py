@@ -65,7 +65,7 @@ class OuterLoop:
 
     def skipped(self, payload: Payload, _now: Moment) -> None:
         """Count a delta that was never queued."""
-        self._state.add(catalog.DELTA_UPLOADS, 1, "skipped", payload.get("reason"))
+        self._state.add(catalog.DELTA_UPLOADS, 1, "skipped", self._fields.text(payload, "reason"))
 
     def stale(self, payload: Payload, now: Moment) -> None:
         """Count a delta whose baseline was overtaken; its upload may still be answered."""

@@ -116,8 +116,8 @@ class Recorder:
         state.withdraw_all(catalog.RUN_INFO)
         device = fields.text(payload, "device")
         state.set(
-            catalog.RUN_INFO, 1, payload.get("precision"), device and device.partition(":")[0],
-            payload.get("accumulation_steps"), payload.get("framework", "pytorch"),
+            catalog.RUN_INFO, 1, fields.text(payload, "precision"), device and device.partition(":")[0],
+            fields.text(payload, "accumulation_steps"), fields.text(payload, "framework") or "pytorch",
         )  # fmt: skip
         state.set(catalog.RUN_ACTIVE, 1)
         world_size, attempt = fields.number(payload, "world_size"), fields.number(payload, "attempt")
@@ -200,7 +200,9 @@ class Recorder:
 
     def _validation_end(self, payload: Payload, now: Moment) -> None:
         self._timed(payload, now, "validation")
-        self._fields.gauge(catalog.VALIDATION_LOSS, payload, "loss", payload.get("stage", "validation"))
+        self._fields.gauge(
+            catalog.VALIDATION_LOSS, payload, "loss", self._fields.text(payload, "stage") or "validation"
+        )
 
     def _outer_sync(self, payload: Payload, now: Moment) -> None:
         self._timed(payload, now, "outer_sync")
@@ -212,7 +214,7 @@ class Recorder:
 
     def _shape_warning(self, payload: Payload, _now: Moment) -> None:
         self._shape_warnings_seen += 1
-        self._state.add(catalog.SHAPE_WARNINGS, 1, payload.get("field", catalog.OTHER))
+        self._state.add(catalog.SHAPE_WARNINGS, 1, self._fields.text(payload, "field") or catalog.OTHER)
         self._fields.gauge(catalog.SHAPE_ALIGNMENT, payload, "alignment")
 
     def _ooo_backprop(self, payload: Payload, _now: Moment | None) -> None:

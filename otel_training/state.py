@@ -10,7 +10,6 @@ from bisect import bisect_left
 from collections import defaultdict
 from dataclasses import dataclass
 from math import isfinite
-from typing import Any
 
 from otel_training import catalog
 from otel_training.catalog import Attribute, Metric
@@ -108,50 +107,52 @@ class State:
                 labels: histogram.copy() for labels, histogram in self._histograms.get(metric, {}).items()
             }
 
-    def set(self, metric: Metric, value: Number, *labels: Any) -> None:
+    def set(self, metric: Metric, value: Number, *labels: str | None) -> None:
         """Set a gauge, an up-down counter, or a counter whose total comes from outside.
 
         A value that is not finite is no value: it withdraws the series.
         """
-        admitted = self._admit_all(metric, labels) if labels else ()
+        series = self._values[metric]
+        if labels not in series:
+            labels = self._admit_all(metric, labels)
         if _SAFE_MIN <= value <= _SAFE_MAX:
-            self._values[metric][admitted] = value
+            series[labels] = value
             return
         fitting = storable(value)
         if fitting is None:
-            self._values[metric].pop(admitted, None)
+            series.pop(labels, None)
         else:
-            self._values[metric][admitted] = fitting
+            series[labels] = fitting
 
-    def add(self, metric: Metric, amount: Number, *labels: Any) -> None:
+    def add(self, metric: Metric, amount: Number, *labels: str | None) -> None:
         """Add to a counter; ``amount`` must not be negative. What a float could not hold is not added."""
-        admitted = self._admit_all(metric, labels) if labels else ()
         series = self._values[metric]
-        total = series.get(admitted, 0) + amount
+        if labels not in series:
+            labels = self._admit_all(metric, labels)
+        total = series.get(labels, 0) + amount
         if _SAFE_MIN <= total <= _SAFE_MAX:
-            series[admitted] = total
+            series[labels] = total
             return
         fitting = storable(total)
         if fitting is not None:
-            series[admitted] = fitting
+            series[labels] = fitting
 
-    def observe(self, metric: Metric, value: float, times: int = 1, *labels: Any) -> None:
+    def observe(self, metric: Metric, value: float, times: int = 1, *labels: str | None) -> None:
         """Add ``value`` to a histogram ``times`` times."""
         if not isfinite(value):
             return
-        admitted = self._admit_all(metric, labels) if labels else ()
         series = self._histograms[metric]
-        histogram = series.get(admitted)
-        if histogram is None:
-            histogram = series[admitted] = Histogram(metric.bounds)
-        histogram.observe(value, times)
+        if labels not in series:
+            labels = self._admit_all(metric, labels)
+            series.setdefault(labels, Histogram(metric.bounds))
+        series[labels].observe(value, times)
         self.observations += 1
 
-    def get(self, metric: Metric, *labels: Any) -> Number | None:
+    def get(self, metric: Metric, *labels: str | None) -> Number | None:
         """Return the value of a series, or None when there is none."""
         return self._values[metric].get(self._admit_all(metric, labels))
 
-    def withdraw(self, metric: Metric, *labels: Any) -> None:
+    def withdraw(self, metric: Metric, *labels: str | None) -> None:
         """Take a series away, so that no reader sees its last value as if it were still true."""
         self._values[metric].pop(self._admit_all(metric, labels), None)
 
@@ -165,14 +166,15 @@ class State:
             if metric.kind != "counter":
                 del self._values[metric]
 
-    def _admit_all(self, metric: Metric, labels: tuple[Any, ...]) -> Labels:
+    def _admit_all(self, metric: Metric, labels: Labels) -> Labels:
+        """Return the labels as their series has them: as text, within the caps."""
         admitted: Labels = ()
         if labels:
             for attribute, value in zip(metric.attributes, labels, strict=True):
                 admitted += (None if value is None else self._admit(metric, attribute, admitted, value),)
         return admitted
 
-    def _admit(self, metric: Metric, attribute: Attribute, before: Labels, value: Any) -> str:
+    def _admit(self, metric: Metric, attribute: Attribute, before: Labels, value: str) -> str:
         """Return the value's text, or ``other`` when the attribute has no room for one more."""
         if attribute.values:
             label = value if type(value) is str else text(value, attribute.max_length)

@@ -91,7 +91,7 @@ class Steps:
     def skipped_step(self, payload: Payload, now: Moment) -> None:
         """Count a step whose optimizer did not step."""
         self._book.assign(now.monotonic_s, "step")
-        self._state.add(catalog.STEP_SKIPS, 1, payload.get("reason"))
+        self._state.add(catalog.STEP_SKIPS, 1, self._fields.text(payload, "reason"))
 
     def _total(self, payload: Payload, field: str) -> Number | None:
         value = self._fields.number(payload, field)

@@ -127,4 +127,5 @@ class RateWindow:
         since_s, base = points[0]
         if now_s - points[-1][0] >= _MIN_SPACING_S:
             points.append((now_s, totals))
-        return tuple((total - start) / (now_s - since_s) for total, start in zip(totals, base, strict=True))
+        passed_s = now_s - since_s
+        return tuple([(total - start) / passed_s for total, start in zip(totals, base, strict=True)])

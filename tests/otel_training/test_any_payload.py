@@ -161,7 +161,8 @@ def test_json_lines_and_hook_together(quiet, tmp_path_factory, payload):
     def refuse(word):
         raise ValueError(word)
 
-    (line,) = path.read_text(encoding="utf-8").splitlines()
+    line, rest = path.read_bytes().split(b"\n")
+    assert rest == b""
     json.loads(line, parse_constant=refuse)
     assert len(stream.getvalue().splitlines()) == 1
     capture.close()
