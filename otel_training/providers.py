@@ -19,7 +19,9 @@ from opentelemetry.sdk.trace.id_generator import IdGenerator
 
 from otel_training import exporters
 from otel_training.delivery import GuardedProcessor, SpanDelivery, Watch, WatchedMetricExporter
+from otel_training.endpoint import GRPC
 from otel_training.export_loop import ExportLoop
+from otel_training.grpc_import import import_grpc
 from otel_training.guard import Guard, attempt
 from otel_training.identity import Identity
 from otel_training.otlp import Otlp
@@ -81,6 +83,8 @@ class Metrics:
         self._readers = readers
         self._timeout_ms = settings.export_timeout_s * 1000
         self._guard = guard
+        if settings.metrics_otlp and settings.metrics_otlp.protocol == GRPC:
+            import_grpc()
         made = exporters.metric_exporters(settings)
         self._exporters = [
             WatchedMetricExporter(
@@ -145,6 +149,8 @@ class Traces:
         )
         self.loops: list[ExportLoop] = []
         """The threads that deliver."""
+        if settings.traces_otlp and settings.traces_otlp.protocol == GRPC:
+            import_grpc()
         made = exporters.span_exporters(settings)
         self._deliveries = [
             SpanDelivery(

@@ -215,7 +215,7 @@ class OtlpGrpcSink(OtlpSink):
 
     def start(self) -> None:
         methods = {
-            f"/opentelemetry.proto.collector.{signal}.v1.{service}/Export": (
+            f"/opentelemetry.proto.collector.{package}.v1.{service}/Export": (
                 f"/{service}/v1/{signal}",
                 answer,
             )

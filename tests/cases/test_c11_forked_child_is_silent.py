@@ -15,6 +15,7 @@ from opentelemetry.sdk.metrics.export import (
     MetricExporter, MetricExportResult, PeriodicExportingMetricReader,
 )
 import otel_training
+import otel_training.life_cycle, otel_training.providers  # or the reader would tick before it has a provider
 
 warnings.filterwarnings("ignore", message=".*multi-threaded.*fork")
 way, folder, endpoint = sys.argv[1:]

@@ -1,4 +1,4 @@
-"""open-telemetry/opentelemetry-python#5628: an endpoint argument is used as it is, so posts go to the root."""
+"""open-telemetry/opentelemetry-python#5628: an endpoint argument is used as is, so posts go to the root."""
 
 import pytest
 
