@@ -14,6 +14,7 @@ from rich.console import Console
 
 from trainer.checkpoint import CheckpointError
 from trainer.config import Config, load_config
+from trainer.diloco.coordinator import JoinError
 from trainer.diloco.master import run_master_from_config
 from trainer.metrics import MetricLogger
 from trainer.problems import ConfigError
@@ -54,7 +55,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             _validate(config)
             return 0
         return _train(config)
-    except (ConfigError, CheckpointError) as error:
+    except (ConfigError, CheckpointError, JoinError) as error:
         print("\n".join(f"trainer: {line}" for line in str(error).splitlines()), file=sys.stderr)
         return 2
 

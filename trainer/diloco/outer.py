@@ -72,6 +72,7 @@ class OuterLoop:
         self._included: dict[str, list[str]] = {}
         self._finished: list[str] = []
         self._finished_before: list[str] = []
+        self._has_finish_news = False
         self._is_failing = False
         self._stopped = threading.Event()
         self._over = threading.Event()
@@ -131,6 +132,7 @@ class OuterLoop:
 
     def _look(self) -> None:
         self._finished = self._store.names(FINISHED)
+        self._has_finish_news |= self._finished != self._finished_before
         self._inbox.look(self._round)
         if self._round_since_s is None and self._round.included:
             self._round_since_s = self._clock()
@@ -151,9 +153,9 @@ class OuterLoop:
             self._warn(f"diloco: no delta for {self._settings.idle_timeout_s:g} s (diloco.idle_timeout_s)")
             return True
         # Workers that were done before this start may be about to train on.
-        is_news = self._finished != self._finished_before
+        is_known = self._has_finish_news or now_s - self._began_s >= self._settings.join_timeout_s
         are_done = len(self._finished) >= self._settings.workers and not self._round.included
-        return are_done and (is_news or now_s - self._began_s >= self._settings.join_timeout_s)
+        return are_done and is_known
 
     # ---- Starting ----
 
