@@ -13,6 +13,7 @@ import urllib.request
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,6 +22,7 @@ POLL_S = 0.1
 
 HOW_TO_GET = {
     "prometheus": "apt-get install --no-install-recommends prometheus",
+    "prometheus-alertmanager": "apt-get install --no-install-recommends prometheus-alertmanager",
     "promtool": "apt-get install --no-install-recommends prometheus",
 }
 
@@ -51,23 +53,24 @@ class Prometheus:
         program: Path of the server.
         targets: ``host:port`` of the pages to scrape.
         folder: Empty folder for configuration, data and the server's output.
+        config: Further sections of the configuration, such as ``rule_files``.
     """
 
-    def __init__(self, program: str, targets: Sequence[str], folder: Path) -> None:
+    def __init__(self, program: str, targets: Sequence[str], folder: Path, **config: object) -> None:
         job = {
             "job_name": "training",
             "scrape_interval": "1s",
             "scrape_timeout": "1s",
             "static_configs": [{"targets": list(targets)}],
         }
-        config = folder / "prometheus.yml"
-        config.write_text(json.dumps({"scrape_configs": [job]}))  # JSON is YAML, too
+        path = folder / "prometheus.yml"
+        path.write_text(json.dumps({"scrape_configs": [job], **config}))  # JSON is YAML, too
         port = free_port()
         self.url = f"http://127.0.0.1:{port}"
         self.log = folder / "prometheus.log"
         command = [
             program,
-            f"--config.file={config}",
+            f"--config.file={path}",
             f"--storage.tsdb.path={folder / 'data'}",
             f"--web.listen-address=127.0.0.1:{port}",
         ]
@@ -87,10 +90,17 @@ class Prometheus:
 
     def query(self, expression: str) -> list[Sample]:
         """Return the answer to an instant query, now."""
-        arguments = urllib.parse.urlencode({"query": expression})
-        with urllib.request.urlopen(f"{self.url}/api/v1/query?{arguments}", timeout=10.0) as answer:
-            result = json.load(answer)["data"]["result"]
+        result = self.ask("query", query=expression)["result"]
         return [Sample(series["metric"], float(series["value"][1])) for series in result]
+
+    def ask(self, path: str, **arguments: str) -> Any:
+        """Return the data of an answer of the HTTP API below ``/api/v1/``; an error fails the test."""
+        url = f"{self.url}/api/v1/{path}?{urllib.parse.urlencode(arguments)}"
+        try:
+            with urllib.request.urlopen(url, timeout=10.0) as answer:
+                return json.load(answer)["data"]
+        except urllib.error.HTTPError as error:
+            pytest.fail(f"{error.read().decode()}\nfor {arguments}")
 
     def close(self) -> None:
         """End the server."""
@@ -161,14 +171,17 @@ def unused_port() -> int:
 
 @pytest.fixture
 def prometheus(tmp_path) -> Callable[..., Prometheus]:
-    """Call it with targets to get a server that is ready; what it prints stays in ``tmp_path``."""
+    """Call it with targets to get a server that is ready; what it prints stays in ``tmp_path``.
+
+    Keyword arguments are further sections of its configuration.
+    """
     program = need_tool("prometheus")
     servers: list[Prometheus] = []
 
-    def start(*targets: str) -> Prometheus:
+    def start(*targets: str, **config: object) -> Prometheus:
         folder = tmp_path / f"prometheus-{len(servers)}"
         folder.mkdir()
-        server = Prometheus(program, targets, folder)
+        server = Prometheus(program, targets, folder, **config)
         servers.append(server)
         server.wait_ready()
         return server
@@ -176,6 +189,12 @@ def prometheus(tmp_path) -> Callable[..., Prometheus]:
     yield start
     for server in servers:
         server.close()
+
+
+@pytest.fixture
+def need() -> Callable[[str], str]:
+    """Call it with the name of a program to get its path."""
+    return need_tool
 
 
 @pytest.fixture

@@ -213,7 +213,7 @@ def _gpu() -> list[Panel]:
         ),
         lines(
             Text(
-                "Memory against the limit",
+                "GPU memory against the limit",
                 "Memory in use by all processes, and the memory of the GPU (dashed).",
                 panels.BYTES,
                 NO_NVML,
@@ -257,7 +257,10 @@ def _xla() -> list[Panel]:
     return [
         lines(
             Text(
-                "Memory against the limit", "In use, and the device's memory (dashed).", panels.BYTES, NO_XLA
+                "XLA memory against the limit",
+                "In use, and the device's memory (dashed).",
+                panels.BYTES,
+                NO_XLA,
             ),
             _query(XLA, devices.XLA_USAGE, legends.XLA),
             _query(XLA, devices.XLA_LIMIT, f"limit {legends.XLA}"),

@@ -36,7 +36,7 @@ def _summary() -> list[Panel]:
     taken = by_run("sum", RANKS.happened(catalog.OUTER_STEPS, window="$__range"))
     return [
         number(
-            Text("Outer step", "Number of the last outer step.", panels.COUNT, NO_DILOCO),
+            Text("Last outer step", "Number of the last outer step.", panels.COUNT, NO_DILOCO),
             Query(current, legends.RUN),
             decimals=0,
         ),
@@ -69,7 +69,7 @@ def _summary() -> list[Panel]:
         ),
         number(
             Text(
-                "Stale deltas",
+                "Stale in this range",
                 "Deltas of the time range whose baseline was no longer the newest.",
                 panels.COUNT,
                 NO_DILOCO,
@@ -79,7 +79,7 @@ def _summary() -> list[Panel]:
         ),
         number(
             Text(
-                "Uploads in flight",
+                "In flight now",
                 "Queued and not yet answered, over all chosen ranks.",
                 panels.COUNT,
                 NO_DILOCO,

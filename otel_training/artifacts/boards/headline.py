@@ -119,13 +119,13 @@ def figures() -> list[Panel]:
     mean = RANKS.mean(catalog.STEP_DURATION, RUN_LABELS)
     return [
         number(
-            Text("Loss", "Training loss last reported, mean over ranks.", panels.PLAIN),
+            Text("Loss now", "Training loss last reported, mean over ranks.", panels.PLAIN),
             of_run("avg", catalog.LOSS),
             decimals=3,
         ),
         number(
             Text(
-                "Tokens per second",
+                "Tokens per second now",
                 "Of all chosen ranks together, over the last minute.",
                 panels.COUNT,
                 "The trainer reports no tokens",
@@ -134,7 +134,9 @@ def figures() -> list[Panel]:
         ),
         number(
             Text(
-                "Step time", "Mean wall time of a step, validation and checkpoints left out.", panels.SECONDS
+                "Step time now",
+                "Mean wall time of a step, validation and checkpoints left out.",
+                panels.SECONDS,
             ),
             Query(mean, legends.RUN),
         ),

@@ -33,7 +33,7 @@ def host() -> list[Panel]:
         ),
         lines(
             Text(
-                "Memory against the limit",
+                "Host memory against the limit",
                 "By state, and the host's memory (dashed). Cached memory is given back when needed.",
                 panels.BYTES,
             ),

@@ -29,7 +29,7 @@ def _loss() -> Panel:
     return lines(
         Text(
             "Loss",
-            "Training loss (mean over ranks) and losses of validations. A gap is a value that was not finite.",
+            "Training loss (mean over ranks) and validation losses. A gap is a value that was not finite.",
             panels.PLAIN,
         ),
         Query(by_run("avg", RANKS.series(catalog.LOSS)), f"train {legends.RUN}"),

@@ -103,7 +103,7 @@ def _silent() -> Panel:
     since = f"time() - {_by_rank('max', RANKS.series(catalog.STEP_LAST_TIME))}"
     return ranking(
         Text(
-            "Time since the last step",
+            "Silent for",
             f"The {MOST} ranks that have been silent longest. In a hang, the rank that "
             "stopped first is the one to look at.",
             panels.SECONDS,
@@ -116,7 +116,7 @@ def _silent() -> Panel:
 def _waiting() -> Panel:
     return ranking(
         Text(
-            "Share of time waiting for data",
+            "Waits most for data",
             f"The {MOST} ranks that wait most.",
             panels.FRACTION,
             "No rank reports now",
