@@ -87,29 +87,48 @@ class TextBlocks(Dataset[tuple[Tensor, Tensor]]):
 class BlockSampler(Sampler[int]):
     """Where the blocks of an epoch start, a pure function of seed and epoch: any position can be found again.
 
-    An epoch is as many blocks as lie side by side in the text.
+    An epoch is as many blocks as lie side by side in the text. Of several ranks each takes every n-th block
+    of it, all of them equally many: together they read what one rank would, but for a rest of n - 1 blocks.
 
     Args:
         starts: Number of places a block can start at.
         context: Tokens of an input.
         sampling: ``random`` (anywhere, with replacement) or ``sequential`` (side by side, in order).
-        seed: Seed of the random starts.
+        seed: Seed of the random starts, the same on all ranks.
+        rank: Which rank's blocks, from 0.
+        ranks: How many ranks share the epoch, >= 1.
 
     Raises:
         ValueError: ``sampling`` is neither.
     """
 
-    def __init__(self, starts: int, context: int, *, sampling: str = "random", seed: int = 0) -> None:
+    def __init__(
+        self,
+        starts: int,
+        context: int,
+        *,
+        sampling: str = "random",
+        seed: int = 0,
+        rank: int = 0,
+        ranks: int = 1,
+    ) -> None:
         if sampling not in SAMPLINGS:
             raise ValueError(f"data.sampling: {sampling!r} is unknown; accepted: {', '.join(SAMPLINGS)}")
         self._starts = starts
         self._context = context
         self._sampling = sampling
         self._seed = seed
+        self._rank = rank
+        self._ranks = ranks
         self._epoch = 0
         self._from = 0
 
     def __len__(self) -> int:
+        return self._blocks // self._ranks
+
+    @property
+    def _blocks(self) -> int:
+        """Blocks of an epoch, those of all ranks."""
         return (self._starts - 1) // self._context + 1
 
     def set_epoch(self, epoch: int) -> None:
@@ -127,8 +146,9 @@ class BlockSampler(Sampler[int]):
         else:
             # Two odd multipliers keep (seed, epoch) pairs apart that add up to the same number.
             generator = torch.Generator().manual_seed((self._seed * 1_000_003 + self._epoch * 8_191) % 2**63)
-            order = torch.randint(self._starts, (len(self),), generator=generator)
-        yield from order[begin:].tolist()
+            order = torch.randint(self._starts, (self._blocks,), generator=generator)
+        own = order[self._rank :: self._ranks][: len(self)]
+        yield from own[begin:].tolist()
 
 
 def make_loader(
@@ -141,6 +161,8 @@ def make_loader(
     workers: int = 0,
     pin_memory: bool = False,
     stop_signals: Iterable[signal.Signals] = (),
+    rank: int = 0,
+    ranks: int = 1,
 ) -> DataLoader[tuple[Tensor, Tensor]]:
     """Return batches ``(inputs, targets)``, int64 (batch_size, context) each.
 
@@ -154,16 +176,17 @@ def make_loader(
         pin_memory: Put batches into pinned memory (for CUDA).
         stop_signals: Signals that workers ignore: a batch system sends them to the whole process group, and
             the training process needs its workers up to its last step.
+        rank: Which rank's share of the text, from 0.
+        ranks: How many ranks share it, >= 1.
 
     Raises:
-        ValueError: The text is shorter than one batch.
+        ValueError: The text, or a rank's share of it, is shorter than one batch.
     """
     dataset = TextBlocks(tokens, context)
-    sampler = BlockSampler(len(dataset), context, sampling=sampling, seed=seed)
+    sampler = BlockSampler(len(dataset), context, sampling=sampling, seed=seed, rank=rank, ranks=ranks)
     if len(sampler) < batch_size:
-        raise ValueError(
-            f"the text has {len(sampler)} blocks of {context} bytes, one batch needs {batch_size}"
-        )
+        share = "the text has" if ranks == 1 else f"a share of the text for {ranks} ranks has"
+        raise ValueError(f"{share} {len(sampler)} blocks of {context} bytes, one batch needs {batch_size}")
     return DataLoader(
         dataset,
         batch_size=batch_size,

@@ -1,9 +1,9 @@
-"""One pass over held-out data."""
+"""Passes over held-out data: when, over what, and what they tell."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +17,53 @@ if TYPE_CHECKING:
     from trainer.trainer import Trainer
 
 
+class HeldOut:
+    """The held-out data of a run.
+
+    Args:
+        loaders: Batches by stage, ``validation`` and ``test``; None where there are none.
+        max_batches: Batches of one pass of this rank; None = all.
+        every_steps: Cadence of validation in training; None = never.
+        clock: Monotonic clock in seconds.
+    """
+
+    def __init__(
+        self,
+        loaders: Mapping[str, Iterable[Any] | None],
+        *,
+        max_batches: int | None,
+        every_steps: int | None,
+        clock: Callable[[], float],
+    ) -> None:
+        self._loaders = loaders
+        self._max_batches = max_batches
+        self._every_steps = every_steps
+        self._clock = clock
+        self._validated_step = 0
+
+    def begin(self, step: int) -> None:
+        """Take ``step`` as one that needs no validation."""
+        self._validated_step = step
+
+    def is_due(self, step: int) -> bool:
+        """Return whether ``step`` is at the cadence; once true, it is not so again for the same step."""
+        due = self._every_steps is not None and step % self._every_steps == 0 and step != self._validated_step
+        if due:
+            self._validated_step = step
+        return due
+
+    def evaluate(self, trainer: Trainer, stage: str) -> float:
+        """Return the mean loss over the data of ``stage``; see :func:`evaluate`.
+
+        Raises:
+            ValueError: There are no data, or they are empty.
+        """
+        loader = self._loaders[stage]
+        if loader is None:
+            raise ValueError(f"the trainer has no {stage} data: give it a {stage}_dataloader")
+        return evaluate(trainer, loader, stage, max_batches=self._max_batches, clock=self._clock)
+
+
 def evaluate(
     trainer: Trainer,
     loader: Iterable[Any],
@@ -25,7 +72,7 @@ def evaluate(
     max_batches: int | None = None,
     clock: Callable[[], float] = time.perf_counter,
 ) -> float:
-    """Return the mean loss over ``loader``, each batch weighted by its samples.
+    """Return the mean loss over ``loader``, each batch weighted by its samples, those of all ranks together.
 
     The model runs in evaluation mode; the batch callbacks of ``stage`` are called and its two events emitted.
     The random state is left as it was, so that training goes the same way with and without it.
@@ -38,7 +85,7 @@ def evaluate(
         clock: Monotonic clock in seconds.
 
     Raises:
-        ValueError: The loader gives no batch.
+        ValueError: No rank's loader gives a batch.
     """
     trainer.emit("validation_start", {"step": trainer.step, "stage": stage})
     began_s, was_training = clock(), trainer.model.training
@@ -63,7 +110,8 @@ def _mean_loss(trainer: Trainer, host_batches: Iterable[Any], stage: str) -> tup
         call_each(callbacks, f"on_{stage}_batch_end", trainer, model, {"loss": loss}, batch, batch_idx, 0)
         weight = max(1, count_batch(batch)[0])
         total, samples, batches = total + loss * weight, samples + weight, batches + 1
-    if not batches:
+    # sync: the sum of the losses is read once, after the last batch; the hosts of ranks wait for each other.
+    total_loss, all_samples = trainer.ranks.sums(float(total), samples)
+    if not all_samples:
         raise ValueError(f"the {stage} data loader gave no batch")
-    # sync: the sum of the losses is read once, after the last batch.
-    return float(total) / samples, batches
+    return total_loss / all_samples, batches

@@ -24,6 +24,10 @@ class ConfigError(ValueError):
         self.problems = list(problems)
         super().__init__("\n".join(self.problems))
 
+    def __reduce__(self) -> tuple[type[ConfigError], tuple[list[str]]]:
+        # Sent to other ranks as it is: by its lines, not by the text made of them.
+        return type(self), (self.problems,)
+
 
 def describe_problems(error: ValidationError, schema: type[BaseModel]) -> list[str]:
     """Return one line per problem that validation against ``schema`` has found."""

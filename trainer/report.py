@@ -58,11 +58,8 @@ class AttemptReport:
             trainer: The trainer, about to take its first step.
             prior_kept_s: Step time of earlier attempts that the restored checkpoint kept.
         """
-        totals, spread = (
-            trainer.totals,
-            torch.distributed.is_available() and torch.distributed.is_initialized(),
-        )
-        return {
+        totals, shapes, ooo = trainer.totals, trainer.shapes, trainer.forward.ooo
+        payload = {
             "start_step": totals.step,
             "target_step": trainer.target_step,
             "device": str(trainer.device),
@@ -71,16 +68,23 @@ class AttemptReport:
             "parameters": sum(each.numel() for each in trainer.model.parameters() if each.requires_grad),
             "samples": totals.samples,
             "tokens": totals.tokens,
-            "shape_warning_count": 0,
-            "ooo_backprop": None,
+            "shape_alignment": None if shapes is None else shapes.alignment,
+            "shape_warning_count": 0 if shapes is None else len(shapes.warnings),
+            "ooo_backprop": None if ooo is None else ooo.payload(),
             "run_id": self._attempt.run_id,
             "attempt": self._attempt.number,
-            "world_size": torch.distributed.get_world_size() if spread else 1,
+            "world_size": trainer.ranks.size,
             "time_unix_s": time.time(),
             "prior_elapsed_s": self._attempt.prior_elapsed_s,
             "prior_kept_s": prior_kept_s,
             "last_step_reached": max(self._attempt.last_step_reached, totals.step),
         }
+        flops_per_token = getattr(trainer.model, "flops_per_token", None)
+        if flops_per_token is not None:
+            payload["flops_per_token"] = flops_per_token()
+        if trainer.peak_flops_per_s is not None:
+            payload["peak_flops_per_s"] = trainer.peak_flops_per_s
+        return payload
 
     def begin_steps(self, totals: Totals) -> None:
         """Start measuring steps, from the given totals on."""

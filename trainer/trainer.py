@@ -1,4 +1,4 @@
-"""The training loop, from top to bottom."""
+"""The trainer: what it is made of, and what it can be asked to do."""
 
 from __future__ import annotations
 
@@ -15,21 +15,23 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from trainer.arguments import as_loggers, require_positive, steps_of_one_pass
 from trainer.attempts import AttemptLog, begin_attempt
-from trainer.batch import LossFunction, compute_loss, count_batch, move_batch
+from trainer.batch import LossFunction
 from trainer.callbacks import call_each
 from trainer.checkpoint import CheckpointManager
 from trainer.checkpointing import Checkpointing
-from trainer.compile import CompiledForward
 from trainer.device import pick_device
-from trainer.evaluation import evaluate
+from trainer.evaluation import HeldOut
 from trainer.feed import BatchFeed
+from trainer.forward import Forward
+from trainer.loop import Loop, Parts
 from trainer.metrics import MetricLogger
 from trainer.precision import Precision
-from trainer.report import AttemptReport
+from trainer.ranks import Ranks, present_ranks
 from trainer.result import TrainResult
 from trainer.resume import ResumableState
-from trainer.signals import DEFAULT_STOP_SIGNALS, StopSignals
-from trainer.totals import StepSize, Totals
+from trainer.shapes import ShapeCheck
+from trainer.signals import DEFAULT_STOP_SIGNALS
+from trainer.totals import Totals
 from trainer.update import Update
 
 if TYPE_CHECKING:
@@ -60,6 +62,10 @@ class Trainer:
             looking costs no sync of its own (on the CPU, in fp16, and elsewhere at the log's cadence).
         compile: Try ``torch.compile`` before the first step; eager when it fails.
         compile_backend: Backend of ``torch.compile``.
+        ooo_streams: Streams of out-of-order backprop, 1 to 8, where it can be had; None = not wanted.
+        shapes: Sizes to compare with what the device likes; None = none.
+        peak_flops_per_s: Peak of one device in this precision, FLOP/s, > 0: with it, and with a model that
+            has ``flops_per_token()``, readers of ``train_start`` can tell the model FLOPs utilization.
         checkpoints: Where checkpoints go, one at the end of each fit included; None = none are written.
         checkpoint_every_steps: Cadence of checkpoints, >= 1; None = at the end only.
         resume: Continue from the newest whole checkpoint, if there is one.
@@ -68,6 +74,8 @@ class Trainer:
         stop_signals: Signals that end training at the next step, with a checkpoint.
         diloco: This process's part in DiLoCo; None = it trains alone.
         attempts: Run id, number of the attempt and what came before; None = a new run that is not remembered.
+        ranks: Ranks that train the model together, each with its own share of the data; None = those of the
+            process group there is, or this process alone. The model is given as it is, not wrapped.
         clock: Monotonic clock in seconds.
 
     Attributes:
@@ -98,6 +106,9 @@ class Trainer:
         nonfinite_check: str = "auto",
         compile: bool = False,  # noqa: A002 - the word its users know
         compile_backend: str | Callable[..., Any] = "inductor",
+        ooo_streams: int | None = None,
+        shapes: ShapeCheck | None = None,
+        peak_flops_per_s: float | None = None,
         checkpoints: CheckpointManager | None = None,
         checkpoint_every_steps: int | None = None,
         resume: bool = False,
@@ -106,6 +117,7 @@ class Trainer:
         stop_signals: Iterable[signal.Signals] = DEFAULT_STOP_SIGNALS,
         diloco: DiLoCo | None = None,
         attempts: AttemptLog | None = None,
+        ranks: Ranks | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         require_positive(
@@ -116,6 +128,7 @@ class Trainer:
             checkpoint_every_steps=checkpoint_every_steps,
             validate_every_steps=validate_every_steps,
             validation_batches=validation_batches,
+            peak_flops_per_s=peak_flops_per_s,
         )
         if nonfinite_check not in ("auto", "always"):
             raise ValueError(f"nonfinite_check: {nonfinite_check!r} is unknown; accepted: auto, always")
@@ -132,30 +145,46 @@ class Trainer:
         self.totals = Totals()
         self.attempts = attempts or AttemptLog(None, begin_attempt(None))
         self.precision = Precision(precision, self.device)
+        self.ranks = present_ranks() if ranks is None else ranks
+        self.shapes = None if shapes is None else shapes.profile(self.device, self.precision.name)
+        self.peak_flops_per_s = peak_flops_per_s
 
-        self._loss_fn = loss_fn
-        self._update = Update(self.model, optimizer, self.precision, scheduler, clip_norm)
-        looking_is_free = self.device.type == "cpu" or self.precision.name == "fp16"
-        self._check_each_step = nonfinite_check == "always" or looking_is_free
-        self._compile_backend = compile_backend if compile else None
-        self._forward: Callable[..., Any] = self.model
-        self._feed = BatchFeed(dataloader)
-        self._checkpointing = Checkpointing(
-            checkpoints,
-            ResumableState(self.model, optimizer, scheduler, self.precision.scaler, self._feed),
-            every_steps=checkpoint_every_steps,
+        self.forward = Forward(
+            self.model,
+            self.precision,
+            self.ranks,
+            loss_fn=loss_fn,
+            compile_backend=compile_backend if compile else None,
+            ooo_streams=ooo_streams,
             emit=self.emit,
-            warn=self._warn,
         )
-        self._held_out = {"validation": validation_dataloader, "test": test_dataloader}
-        self._validation_batches = validation_batches
-        self._validate_every_steps = validate_every_steps
-        self._diloco = diloco
-        self._resume = resume
-        self._max_time_s = max_time_s
-        self._stop_signals = tuple(stop_signals)
-        self._clock = clock
-        self._reset()
+        self._held_out = HeldOut(
+            {"validation": validation_dataloader, "test": test_dataloader},
+            max_batches=validation_batches,
+            every_steps=validate_every_steps,
+            clock=clock,
+        )
+        feed = BatchFeed(dataloader)
+        looking_is_free = self.device.type == "cpu" or self.precision.name == "fp16"
+        self._parts = Parts(
+            feed=feed,
+            update=Update(self.model, optimizer, self.precision, scheduler, clip_norm),
+            checkpointing=Checkpointing(
+                checkpoints,
+                ResumableState(self.model, optimizer, scheduler, self.precision.scaler, feed),
+                self.ranks,
+                every_steps=checkpoint_every_steps,
+                emit=self.emit,
+                warn=self.warn,
+            ),
+            held_out=self._held_out,
+            diloco=diloco,
+            resume=resume,
+            max_time_s=max_time_s,
+            stop_signals=tuple(stop_signals),
+            check_each_step=nonfinite_check == "always" or looking_is_free,
+            clock=clock,
+        )
 
     @property
     def logger(self) -> MetricLogger | None:
@@ -176,19 +205,7 @@ class Trainer:
             CheckpointError: Resuming was asked for and no checkpoint can be used.
             FloatingPointError: The gradients stayed non-finite for 200 attempts in a row.
         """
-        self._reset()
-        with self._signals:
-            try:
-                self._begin()
-                self._train()
-                self._finish()
-            except BaseException as error:
-                asked_for = isinstance(error, KeyboardInterrupt | SystemExit)
-                self._end("interrupted" if asked_for else "failed", error)
-                raise
-            outcome = "interrupted" if self._stop_reason() == "signal" else "completed"
-            self._end(outcome)
-            return self._report.result(self.totals, outcome, self._signals.received)
+        return Loop(self, self._parts).run()
 
     def validate(self) -> float:
         """Return the mean loss over the validation data.
@@ -197,7 +214,7 @@ class Trainer:
             ValueError: The trainer has no validation data, or it is empty.
         """
         call_each(self.callbacks, "setup", self, self.model, "validate")
-        return self._evaluate("validation")
+        return self._held_out.evaluate(self, "validation")
 
     def test(self) -> float:
         """Return the mean loss over the test data.
@@ -206,17 +223,21 @@ class Trainer:
             ValueError: The trainer has no test data, or it is empty.
         """
         call_each(self.callbacks, "setup", self, self.model, "test")
-        return self._evaluate("test")
+        return self._held_out.evaluate(self, "test")
 
     def compute_loss(self, batch: Any) -> Tensor:
         """Return the loss of a batch that is on this trainer's device, in this trainer's precision."""
-        with self.precision.autocast():
-            return compute_loss(self._forward, batch, self._loss_fn)
+        return self.forward.loss(batch)
 
     def emit(self, event: str, payload: dict[str, Any]) -> None:
         """Emit an event through each logger."""
         for logger in self.loggers:
             logger.emit(event, payload)
+
+    def warn(self, message: str) -> None:
+        """Write a warning to each log."""
+        for logger in self.loggers:
+            logger.warning(message)
 
     def close(self) -> None:
         """Close the loggers."""
@@ -230,164 +251,3 @@ class Trainer:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-    # ---- The loop ----
-
-    def _train(self) -> None:
-        while True:
-            # Once in a while, before the next step.
-            if self._diloco is not None:
-                self._diloco.sync(self.step)
-            if self._checkpointing.save_if_due(self.totals, self._report):
-                self._remember(now=True)
-            if self._validation_is_due():
-                self._validate_between_steps()
-
-            # The one stop condition.
-            if self._stop_reason() is not None:
-                return
-
-            # The step: the gradients of all micro-batches, then the optimizer.
-            loss = self._accumulate_gradients()
-            grad_norm = self._update.clip()
-            if not self._are_finite(grad_norm):
-                self._skip_step()
-                continue
-            self._update.apply()
-            self._size.apply_to(self.totals)
-            self._log_step(loss, grad_norm)
-
-    def _stop_reason(self) -> Literal["target", "signal", "time"] | None:
-        if self.step >= self.target_step:
-            return "target"
-        if self._signals.received is not None:
-            return "signal"
-        if self._max_time_s is not None and self._report.watch.elapsed_s() >= self._max_time_s:
-            return "time"
-        return None
-
-    def _accumulate_gradients(self) -> Tensor:
-        """Return the mean loss of the step's micro-batches, a detached scalar on the device."""
-        self._size = StepSize()
-        total = torch.zeros((), device=self.device)
-        for _ in range(self.accumulation_steps):
-            with self._report.watch.during("data_wait"):
-                host_batch = self._feed.next_batch()
-            batch, batch_idx = move_batch(host_batch, self.device), self._feed.batch - 1
-            call_each(self.callbacks, "on_train_batch_start", self, self.model, batch, batch_idx)
-            loss = self.compute_loss(batch) / self.accumulation_steps
-            self.precision.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
-            outputs = {"loss": loss.detach()}
-            call_each(self.callbacks, "on_train_batch_end", self, self.model, outputs, batch, batch_idx)
-            total += loss.detach()
-            self._size.add(*count_batch(batch))
-        return total
-
-    def _are_finite(self, grad_norm: Tensor) -> bool:
-        if not self._check_each_step and not self._is_logged(self.step + 1):
-            return True
-        # sync: the host waits for the backward pass (not on the CPU; in fp16 the scaler would wait next).
-        return bool(torch.isfinite(grad_norm))
-
-    def _skip_step(self) -> None:
-        """Drop the gradients: the step's number stays, the data goes on."""
-        reason = self._update.skip()
-        self._report.end_step()
-        self.emit("optimizer_step_skipped", {"step": self.step + 1, "reason": reason})
-
-    def _log_step(self, loss: Tensor, grad_norm: Tensor) -> None:
-        logged, read = self._is_logged(self.step), {}
-        self._report.note_loss(loss)
-        if logged or self._stop_reason() is not None:
-            # sync: one transfer for both, at the log's cadence and on the last step.
-            values = torch.stack((loss, grad_norm.to(loss))).tolist()
-            read = dict(zip(("loss", "grad_norm"), values, strict=True))
-        self.emit("train_step", self._report.step_payload(self.totals, self._update.lr, read, logged=logged))
-        self._remember()
-
-    # ---- Before, between and after the steps ----
-
-    def _reset(self) -> None:
-        self._report = AttemptReport(self.attempts.attempt, self._clock)
-        self._signals = StopSignals(self._stop_signals)
-        self._mark_start(self.totals)
-
-    def _mark_start(self, totals: Totals) -> None:
-        self.totals = totals
-        self._start_step = self._validated_step = totals.step
-        self._checkpointing.begin(totals)
-
-    def _begin(self) -> None:
-        self.model.train()
-        call_each(self.callbacks, "setup", self, self.model, "fit")
-        if self._resume and (restored := self._checkpointing.restore(self._report)) is not None:
-            self._mark_start(restored)
-        if self._compile_backend is not None:
-            self._compile(self._compile_backend)
-        if self._diloco is not None:
-            self._join(self._diloco)
-        self._remember(now=True)
-        self.emit("train_start", self._report.start_payload(self, self._checkpointing.prior_kept_s))
-        self._report.begin_steps(self.totals)
-
-    def _join(self, diloco: DiLoCo) -> None:
-        diloco.begin(
-            self.model,
-            self.step,
-            emit=self.emit,
-            warn=self._warn,
-            watch=self._report.watch,
-            is_stopping=lambda: self._signals.received is not None,
-        )
-
-    def _compile(self, backend: str | Callable[..., Any]) -> None:
-        first_batch = move_batch(self._feed.peek(), self.device)
-        with self._report.watch.during("compile") as lap:
-            compiled = CompiledForward(self.model, backend=backend, on_fallback=self._tell_fallback)
-            self._forward = compiled
-            reason = compiled.warm_up(lambda: self.compute_loss(first_batch))
-        payload: dict[str, Any] = {"enabled": reason is None, "duration_s": lap.duration_s}
-        self.emit("compile", payload if reason is None else {**payload, "reason": reason})
-
-    def _tell_fallback(self, reason: str) -> None:
-        self.emit("compile", {"enabled": False, "reason": reason})
-
-    def _validation_is_due(self) -> bool:
-        due = self._validate_every_steps is not None and self.step % self._validate_every_steps == 0
-        return due and self.step != self._validated_step and self._signals.received is None
-
-    def _validate_between_steps(self) -> None:
-        self._validated_step = self.step
-        with self._report.watch.during("validation"):
-            loss = self._evaluate("validation")
-        self._update.tell_validation_loss(loss)
-
-    def _evaluate(self, stage: str) -> float:
-        loader = self._held_out[stage]
-        if loader is None:
-            raise ValueError(f"the trainer has no {stage} data: give it a {stage}_dataloader")
-        return evaluate(self, loader, stage, max_batches=self._validation_batches, clock=self._clock)
-
-    def _finish(self) -> None:
-        self._report.watch.switch("idle")
-        if self._diloco is not None:
-            self._diloco.finish(self.step, is_complete=self._stop_reason() != "signal")
-        if self.step > self._start_step:
-            self._checkpointing.save_last(self.totals, self._report)
-
-    def _end(self, outcome: str, error: BaseException | None = None) -> None:
-        if self._diloco is not None:
-            self._diloco.close()
-        self._remember(now=True)
-        self.emit("train_end", self._report.end_payload(self.totals, outcome, error))
-        self._feed.close()
-
-    def _is_logged(self, step: int) -> bool:
-        return any(step % logger.every_steps == 0 for logger in self.loggers)
-
-    def _remember(self, *, now: bool = False) -> None:
-        self.attempts.note(self.step, self._report.watch.elapsed_s(), now=now)
-
-    def _warn(self, message: str) -> None:
-        for logger in self.loggers:
-            logger.warning(message)
