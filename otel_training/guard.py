@@ -89,11 +89,7 @@ def outcome(
 
 def failure(function: Callable[P, object], *args: P.args, **kwargs: P.kwargs) -> Exception | None:
     """Call a function and return what it raised, for a caller that tells it in its own words."""
-    try:
-        function(*args, **kwargs)
-    except Exception as error:  # noqa: BLE001 - the same
-        return error
-    return None
+    return outcome(function, *args, **kwargs)[1]
 
 
 def describe(error: BaseException) -> str:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from otel_training.guard import REPEAT_AFTER_S, Guard, Notices, attempt, describe
+from otel_training.guard import REPEAT_AFTER_S, Guard, Notices, attempt, describe, failure, outcome
 
 
 class UnspeakableError(Exception):
@@ -96,6 +96,14 @@ def test_what_fails_and_recovers_in_turns_does_not_flood_the_log(notices, caplog
 def test_attempt_gives_the_result_or_none():
     assert attempt(int, "7") == 7
     assert attempt(int, "seven") is None
+
+
+def test_callers_with_words_of_their_own_are_given_the_exception():
+    error = ValueError("no")
+    assert outcome(fail, error) == (None, error)
+    assert outcome(int, "7") == (7, None)
+    assert failure(fail, error) is error
+    assert failure(int, "7") is None
 
 
 @pytest.mark.parametrize(
