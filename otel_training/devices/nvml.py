@@ -7,13 +7,21 @@ from typing import Any
 
 from otel_training import catalog
 from otel_training.devices.reading import Reading, Unavailable, plausible
+from otel_training.guard import outcome
 
+# Figures beyond these are none of a GPU.
 _MAX_BYTES = 1 << 50
 _MAX_CELSIUS = 250
 _MAX_MILLIWATTS = 100_000_000
 _MAX_MILLIJOULES = 1 << 60
 _MAX_ERRORS = 1 << 60
-# Figures beyond these are none of a GPU.
+
+# Constants of NVML's binary interface. Source: nvml.h.
+_NOT_SUPPORTED = 3
+_MIG_ENABLED = 1
+_TEMPERATURE_GPU = 0
+_SINCE_DRIVER_LOAD = 0
+_ERROR_KINDS = {"corrected": 0, "uncorrected": 1}
 
 
 @dataclass(frozen=True)
@@ -41,9 +49,8 @@ def initialised(nvml: Any) -> Any:
     Raises:
         Unavailable: There is no driver to talk to.
     """
-    try:
-        nvml.nvmlInit()
-    except nvml.NVMLError as error:
+    _, error = outcome(nvml.nvmlInit)
+    if error is not None:
         raise Unavailable(f"NVML is not there: {error}") from error
     return nvml
 
@@ -61,9 +68,8 @@ def match(nvml: Any, uuid: object, index: int) -> NvmlSource:
     """
     bare = str(uuid).removeprefix("GPU-").removeprefix("MIG-")
     for full in (f"MIG-{bare}", f"GPU-{bare}"):
-        try:
-            gpu = nvml.nvmlDeviceGetHandleByUUID(full)
-        except nvml.NVMLError:
+        gpu, error = outcome(nvml.nvmlDeviceGetHandleByUUID, full)
+        if error is not None:
             continue
         if full.startswith("GPU-") and _is_split(nvml, gpu):
             raise Unavailable(f"cuda:{index} is an instance of a split GPU, and NVML was not told which")
@@ -72,37 +78,34 @@ def match(nvml: Any, uuid: object, index: int) -> NvmlSource:
 
 
 def read(source: NvmlSource, _previous: Reading | None) -> Reading:
-    """Read the GPU; what it does not support is absent."""
-    nvml, gpu = source.nvml, source.gpu
+    """Read the GPU; what it does not support, or this release of the library does not know, is absent."""
     labels = (source.uuid, "gpu", source.name, str(source.index))
-    reading = Reading(is_unsupported=lambda error: _is_unsupported(nvml, error))
+    reading = Reading(is_unsupported=_is_unsupported)
 
-    rates = reading.ask("utilization", nvml.nvmlDeviceGetUtilizationRates, gpu)
+    def ask(what: str, function: str, *args: int) -> Any:
+        return reading.ask(what, lambda: getattr(source.nvml, function)(source.gpu, *args))
+
+    rates = ask("utilization", "nvmlDeviceGetUtilizationRates")
     reading.put(
         catalog.GPU_UTILIZATION, getattr(rates, "gpu", None), *labels, "general", most=100, scale=0.01
     )
     for task, function in (
-        ("encoder", nvml.nvmlDeviceGetEncoderUtilization),
-        ("decoder", nvml.nvmlDeviceGetDecoderUtilization),
+        ("encoder", "nvmlDeviceGetEncoderUtilization"),
+        ("decoder", "nvmlDeviceGetDecoderUtilization"),
     ):
-        answer = reading.ask(f"utilization of the {task}", function, gpu)
+        answer = ask(f"utilization of the {task}", function)
         if answer is not None:  # percent and the period in microseconds that it is of
             reading.put(catalog.GPU_UTILIZATION, answer[0], *labels, task, most=100, scale=0.01)
 
-    _memory(reading, reading.ask("memory", nvml.nvmlDeviceGetMemoryInfo, gpu), labels)
-    celsius = reading.ask("temperature", nvml.nvmlDeviceGetTemperature, gpu, nvml.NVML_TEMPERATURE_GPU)
+    _memory(reading, ask("memory", "nvmlDeviceGetMemoryInfo"), labels)
+    celsius = ask("temperature", "nvmlDeviceGetTemperature", _TEMPERATURE_GPU)
     reading.put(catalog.HW_TEMPERATURE, celsius, *labels, most=_MAX_CELSIUS)
-    milliwatts = reading.ask("power", nvml.nvmlDeviceGetPowerUsage, gpu)
+    milliwatts = ask("power", "nvmlDeviceGetPowerUsage")
     reading.put(catalog.HW_POWER, milliwatts, *labels, most=_MAX_MILLIWATTS, scale=1e-3)
-    millijoules = reading.ask("energy", nvml.nvmlDeviceGetTotalEnergyConsumption, gpu)
+    millijoules = ask("energy", "nvmlDeviceGetTotalEnergyConsumption")
     reading.put(catalog.HW_ENERGY, millijoules, *labels, most=_MAX_MILLIJOULES, scale=1e-3)
-    for kind, code in (
-        ("corrected", nvml.NVML_MEMORY_ERROR_TYPE_CORRECTED),
-        ("uncorrected", nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED),
-    ):
-        count = reading.ask(
-            f"{kind} errors", nvml.nvmlDeviceGetTotalEccErrors, gpu, code, nvml.NVML_VOLATILE_ECC
-        )
+    for kind, code in _ERROR_KINDS.items():
+        count = ask(f"{kind} errors", "nvmlDeviceGetTotalEccErrors", code, _SINCE_DRIVER_LOAD)
         reading.put(catalog.HW_ERRORS, count, *labels, kind, most=_MAX_ERRORS)
     return reading
 
@@ -117,20 +120,14 @@ def _memory(reading: Reading, memory: Any, labels: tuple[str | None, ...]) -> No
 
 
 def _is_split(nvml: Any, gpu: Any) -> bool:
-    try:
-        current, _pending = nvml.nvmlDeviceGetMigMode(gpu)
-    except nvml.NVMLError:  # a GPU that cannot be split
-        return False
-    return bool(current == nvml.NVML_DEVICE_MIG_ENABLE)
+    mode, _ = outcome(nvml.nvmlDeviceGetMigMode, gpu)  # raises for a GPU that cannot be split
+    return mode is not None and mode[0] == _MIG_ENABLED
 
 
 def _name(nvml: Any, gpu: Any) -> str | None:
-    try:
-        name = nvml.nvmlDeviceGetName(gpu)
-    except nvml.NVMLError:
-        return None
-    return str(name, "utf-8", "replace") if isinstance(name, bytes) else str(name)
+    name, _ = outcome(nvml.nvmlDeviceGetName, gpu)
+    return str(name, "utf-8", "replace") if isinstance(name, bytes) else name
 
 
-def _is_unsupported(nvml: Any, error: Exception) -> bool:
-    return bool(getattr(error, "value", None) == nvml.NVML_ERROR_NOT_SUPPORTED)
+def _is_unsupported(error: Exception) -> bool:
+    return getattr(error, "value", None) == _NOT_SUPPORTED or isinstance(error, AttributeError)

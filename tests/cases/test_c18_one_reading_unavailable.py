@@ -22,11 +22,6 @@ class NVMLError(Exception):
 class Nvml:
     """Two GPUs; from a step on, the second raises on every call."""
 
-    NVMLError = NVMLError
-    NVML_ERROR_NOT_SUPPORTED = 3
-    NVML_TEMPERATURE_GPU = NVML_VOLATILE_ECC = NVML_MEMORY_ERROR_TYPE_CORRECTED = 0
-    NVML_DEVICE_MIG_ENABLE = NVML_MEMORY_ERROR_TYPE_UNCORRECTED = 1
-
     lost = False
 
     def nvmlDeviceGetHandleByUUID(self, uuid):  # noqa: N802 - NVML's own names

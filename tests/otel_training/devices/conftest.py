@@ -62,14 +62,6 @@ class NVMLError(Exception):
 class FakeNvml:
     """``pynvml`` with GPUs by UUID; each reading of a GPU is a value, or an exception to raise."""
 
-    NVMLError = NVMLError
-    NVML_ERROR_NOT_SUPPORTED = 3
-    NVML_TEMPERATURE_GPU = 0
-    NVML_DEVICE_MIG_ENABLE = 1
-    NVML_MEMORY_ERROR_TYPE_CORRECTED = 0
-    NVML_MEMORY_ERROR_TYPE_UNCORRECTED = 1
-    NVML_VOLATILE_ECC = 0
-
     def __init__(self, gpus):
         self.gpus = gpus
         self.asked = []

@@ -111,6 +111,17 @@ def test_one_reading_that_raises_costs_itself_alone(fake_nvml, nvml_error, value
     }  # fmt: skip
 
 
+def test_a_library_that_does_not_know_a_function_costs_that_reading_alone(fake_nvml, values):
+    class Older(fake_nvml):
+        @property
+        def nvmlDeviceGetTotalEnergyConsumption(self):  # noqa: N802
+            raise AttributeError("module 'pynvml' has no attribute 'nvmlDeviceGetTotalEnergyConsumption'")
+
+    reading = nvml.read(nvml.match(Older({f"GPU-{A}": HEALTHY}), A, 0), None)
+    assert list(reading.unsupported) == ["energy"]
+    assert ("hw.power", labels()) in values(reading)
+
+
 @pytest.mark.parametrize(("name", "shown"), [(b"NVIDIA H200", "NVIDIA H200"), (None, None)])
 def test_names_are_text_or_absent(fake_nvml, nvml_error, name, shown):
     library = fake_nvml({f"GPU-{A}": {**HEALTHY, "name": nvml_error(3) if name is None else name}})
