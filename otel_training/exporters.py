@@ -242,4 +242,5 @@ def _aggregation(histogram: str) -> dict[type, Any]:
 
     if histogram == "base2_exponential_bucket_histogram":
         return {metrics.Histogram: view.ExponentialBucketHistogramAggregation()}
-    return {metrics.Histogram: view.ExplicitBucketHistogramAggregation()}
+    # Not ExplicitBucketHistogramAggregation: older SDKs take its bounds for those that the instrument advises.
+    return {metrics.Histogram: view.DefaultAggregation()}
