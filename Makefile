@@ -5,14 +5,15 @@ VENV := .venv
 BIN := $(VENV)/bin
 # Written last, so that an interrupted set-up is done again; newer inputs also set up again.
 READY := $(VENV)/.ready
+OLDEST := .venv-oldest
 INSTALL := $(BIN)/python -m pip install --disable-pip-version-check -qq -c constraints-dev.txt
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test lint format docs bench tools venv clean
+.PHONY: help demo test test-oldest lint format docs bench tools venv clean
 
 help: ## show this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: $(READY) ## train a small GPT for about a minute, with a scrape page (ARGS="--set key=value" passes through)
 	@exec $(BIN)/python -m trainer train --config examples/demo.yaml $(ARGS)
@@ -20,6 +21,9 @@ demo: $(READY) ## train a small GPT for about a minute, with a scrape page (ARGS
 test: $(READY) ## run all tests (ARGS="-k name" passes through)
 	@$(MAKE) --no-print-directory tools
 	@exec $(BIN)/python -m pytest $(ARGS)
+
+test-oldest: $(OLDEST)/.ready ## run the telemetry's tests on the oldest OpenTelemetry and prometheus_client that we support
+	@exec $(OLDEST)/bin/python -m pytest tests/otel_training tests/contract tests/cases tests/e2e $(ARGS)
 
 lint: $(READY) ## ruff check, ruff format --check, mypy --strict
 	$(BIN)/python -m ruff check .
@@ -63,6 +67,14 @@ $(READY): pyproject.toml constraints-dev.txt
 	@$(INSTALL) -e '.[dev]'
 	@touch $@
 
+$(OLDEST)/.ready: pyproject.toml constraints-oldest.txt
+	@echo 'Setting up $(OLDEST) ...'
+	@$(PYTHON) -m venv --clear $(OLDEST)
+	@$(OLDEST)/bin/python -m pip install --disable-pip-version-check -qq -c constraints-dev.txt torch
+	@$(OLDEST)/bin/python -m pip install --disable-pip-version-check -qq -c constraints-oldest.txt \
+	  -e . hypothesis pytest pytest-timeout 'rotel>=0.0.1a15'
+	@touch $@
+
 clean: ## remove .venv, caches and the demo's runs
-	rm -rf $(VENV) build dist runs .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) $(OLDEST) build dist runs .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -242,5 +242,5 @@ def _aggregation(histogram: str) -> dict[type, Any]:
 
     if histogram == "base2_exponential_bucket_histogram":
         return {metrics.Histogram: view.ExponentialBucketHistogramAggregation()}
-    # Not ExplicitBucketHistogramAggregation: older SDKs take its bounds for those that the instrument advises.
+    # Not ExplicitBucketHistogramAggregation: older SDKs take its bounds, not those that instruments advise.
     return {metrics.Histogram: view.DefaultAggregation()}
