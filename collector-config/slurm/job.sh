@@ -24,7 +24,7 @@ export OTEL_METRICS_EXPORTER=otlp
 export OTEL_TRACES_EXPORTER=otlp
 export OTEL_METRIC_EXPORT_INTERVAL=15000
 
-MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
+read -r MASTER_ADDR < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
 export MASTER_ADDR MASTER_PORT=29500
 
 agents=
