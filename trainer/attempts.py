@@ -51,15 +51,17 @@ def begin_attempt(
     Args:
         record: What the earlier attempts left; None = there were none.
         run_id: Run id the user gave; else the record's, else the launcher's, else a new one.
-        environ: Environment variables; None = the process's own. A launcher's restart count is the number.
+        environ: Environment variables; None = the process's own. The number is a launcher's restart count,
+            unless the record knows of more attempts.
     """
     environ = os.environ if environ is None else environ
-    number = _launcher_restarts(environ)
+    number = launcher_restarts(environ)
     if record is None:
-        return Attempt(run_id or _launcher_run_id(environ) or uuid.uuid4().hex[:12], number or 0)
+        return Attempt(run_id or _launcher_run_id(environ) or uuid.uuid4().hex[:12], number)
     return Attempt(
         run_id=run_id or record.run_id,
-        number=record.attempt + 1 if number is None else number,
+        # A launcher counts the restarts of one job, and a run may be continued by another.
+        number=max(record.attempt + 1, number),
         prior_elapsed_s=record.elapsed_s,
         last_step_reached=record.last_step_reached,
     )
@@ -141,8 +143,9 @@ def _launcher_run_id(environ: Mapping[str, str]) -> str | None:
     return f"{job}_{task}" if job and task else job
 
 
-def _launcher_restarts(environ: Mapping[str, str]) -> int | None:
+def launcher_restarts(environ: Mapping[str, str]) -> int:
+    """Return how often the launcher (torchrun, Slurm) has restarted this job; 0 without one."""
     for name in ("TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT"):
         if environ.get(name, "").isdecimal():
             return int(environ[name])
-    return None
+    return 0

@@ -17,11 +17,14 @@ from trainer.config import Config, load_config
 from trainer.diloco.coordinator import JoinError
 from trainer.diloco.master import run_master_from_config
 from trainer.metrics import MetricLogger
+from trainer.open_run import OpenRun, open_run
+from trainer.plugins import HOOKS_GROUP, check_plugin
 from trainer.problems import ConfigError
 from trainer.progress import ProgressBar
+from trainer.ranks import Ranks
 from trainer.result import TrainResult
 from trainer.run_directory import check_run_directory
-from trainer.runtime import OpenRun, build_logger, build_runtime, open_run, train_from_config
+from trainer.runtime import build_logger, build_runtime, plugin_context, train_from_config
 from trainer.summary import summary_table
 from trainer.trainer import Trainer
 
@@ -70,7 +73,11 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, text in (
         ("train", "train, and end with a summary"),
-        ("validate", "build everything, say what would run, and train nothing"),
+        (
+            "validate",
+            "build model, data and callbacks, check that hooks could be made, say what would run; nothing is "
+            "trained or sent",
+        ),
     ):
         command = commands.add_parser(
             name, help=text, epilog=_RUNS, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -110,12 +117,13 @@ def _train(config: Config) -> int:
 
     def on_ready(trainer: Trainer, run: OpenRun) -> None:
         opened.append(run)
-        _say_where_to_look(config, trainer.logger)
-        if console.is_terminal and trainer.logger is not None:
+        _say_where_to_look(config, trainer.logger, run.ranks)
+        if console.is_terminal and trainer.logger is not None and run.ranks.is_first:
             trainer.logger.hooks.append(ProgressBar(console))
 
     result = train_from_config(config, on_ready=on_ready)
-    _print_summary(config, result, opened[0])
+    if opened[0].ranks.is_first:
+        _print_summary(config, result, opened[0])
     if result.signal is not None:
         _end_by(result.signal)
     return 1 if result.checkpoint_error else 0
@@ -129,11 +137,12 @@ def _be_master(config: Config) -> int:
     return 0
 
 
-def _say_where_to_look(config: Config, logger: MetricLogger | None) -> None:
+def _say_where_to_look(config: Config, logger: MetricLogger | None, ranks: Ranks | None = None) -> None:
+    speaker = "" if ranks is None or ranks.is_alone else f"rank {ranks.rank}: "
     hooks = logger.hooks if logger is not None else []
     for spec, hook in zip(config.logging.hooks, hooks, strict=False):
         if location := getattr(hook, "location", None):
-            print(f"{spec.name}: {location}", flush=True)
+            print(f"{speaker}{spec.name}: {location}", flush=True)
 
 
 def _print_summary(config: Config, result: TrainResult, run: OpenRun) -> None:
@@ -152,7 +161,10 @@ def _end_by(number: signal.Signals) -> None:
 
 
 def _validate(config: Config) -> None:
-    """Build everything in a folder that is thrown away, and say what would run."""
+    """Build what stays inside this process, in a folder that is thrown away, and say what would run.
+
+    Hooks are only checked: making one may begin a run on somebody's server, or open a port.
+    """
     target = check_run_directory(
         config.run.directory, resume=config.run.resume, overwrite=config.run.overwrite
     )
@@ -160,8 +172,11 @@ def _validate(config: Config) -> None:
         run_section = config.run.model_copy(
             update={"directory": Path(scratch) / "run", "resume": False, "overwrite": False}
         )
-        trial = config.model_copy(update={"run": run_section})
+        logging_section = config.logging.model_copy(update={"hooks": []})
+        trial = config.model_copy(update={"run": run_section, "logging": logging_section})
         run = open_run(trial)
+        for spec in config.logging.hooks:
+            check_plugin(spec, key="logging.hooks", group=HOOKS_GROUP, context=plugin_context(config, run))
         with build_logger(trial, run=run, stream=sys.stderr) as logger:
             trainer, _ = build_runtime(trial, run=run, logger=logger)
             parameters = sum(parameter.numel() for parameter in trainer.model.parameters())
@@ -169,7 +184,8 @@ def _validate(config: Config) -> None:
             print(f"model: {parameters:,} parameters on {trainer.device}, {trainer.precision.name}")
             print(f"steps: up to {trainer.target_step:,}, {tokens:,} tokens each")
             print(f"run directory: {target}{' (resumed)' if config.run.resume else ''}")
-            print(f"hooks: {', '.join(spec.name for spec in config.logging.hooks) or 'none'}")
+            hooks = ", ".join(spec.name for spec in config.logging.hooks)
+            print(f"hooks: {f'{hooks} (checked, not made)' if hooks else 'none'}")
             print(f"callbacks: {', '.join(spec.name for spec in config.callbacks) or 'none'}")
 
 

@@ -54,6 +54,12 @@ class RunSection(Section):
     )
     seed: int = Field(default=1337, ge=0, lt=2**63, description="Seed of weights, dropout and data order")
     device: str = Field(default="auto", description="auto, cpu, cuda, cuda:N or mps")
+    peak_flops_per_s: float | None = Field(
+        default=None,
+        gt=0,
+        description="Peak of one device in this precision, for the FLOPs utilization: 989e12 for bf16 on an "
+        "H100; null = unknown",
+    )
     resume: bool = Field(default=False, description="Continue the run in the folder")
     overwrite: bool = Field(default=False, description="Remove the run in the folder and start anew")
 
@@ -111,10 +117,14 @@ class TrainSection(Section):
     )
     compile: bool = Field(default=False, description="Try torch.compile, with eager as the way back")
     compile_backend: str = Field(default="inductor", description="Backend of torch.compile")
+    ooo_backprop: bool = Field(
+        default=False, description="Stages of the model on CUDA streams of their own, where that can be had"
+    )
+    ooo_streams: int = Field(default=4, ge=1, le=8, description="Streams of out-of-order backprop")
     validate_every_steps: int | None = Field(
         default=None, ge=1, description="Cadence of validation; null = never"
     )
-    validation_batches: int = Field(default=20, ge=1, description="Batches of one validation")
+    validation_batches: int = Field(default=20, ge=1, description="Batches of one validation of each rank")
     stop_signals: list[str] = Field(
         default=[], description="Stop on these too, beside SIGTERM and SIGINT: [SIGUSR1]"
     )
@@ -129,6 +139,16 @@ class TrainSection(Section):
     def signals(self) -> tuple[signal.Signals, ...]:
         """Return the configured stop signals."""
         return tuple(parse_signal(name) for name in self.stop_signals)
+
+
+class ShapesSection(Section):
+    """Sizes that are compared with what the device likes, once at the start; they are only warned about."""
+
+    alignment: Literal["auto"] | Annotated[int, Field(ge=1)] | None = Field(
+        default="auto",
+        description="Multiple that sizes should have; auto = 8 in half precision on CUDA, null = no check",
+    )
+    vocabulary: bool = Field(default=False, description="Check the vocabulary as well")
 
 
 class OptimizerSection(Section):
@@ -198,6 +218,7 @@ class Config(Section):
     model: ModelSection = ModelSection()
     data: DataSection = DataSection()
     train: TrainSection = TrainSection()
+    shapes: ShapesSection = ShapesSection()
     optimizer: OptimizerSection = OptimizerSection()
     checkpoint: CheckpointSection = CheckpointSection()
     logging: LoggingSection = LoggingSection()

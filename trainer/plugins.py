@@ -36,6 +36,29 @@ def build_plugin(spec: PluginSpec, *, key: str, group: str, context: Mapping[str
         raise ConfigError([f"{where}: {' '.join(str(error).split())}"]) from error
 
 
+def check_plugin(spec: PluginSpec, *, key: str, group: str, context: Mapping[str, Any]) -> None:
+    """Check that :func:`build_plugin` could call the factory, and do not call it.
+
+    Args:
+        spec: Name and keyword arguments.
+        key: Key of the list it stands in; likewise ``group`` and ``context``.
+        group: Entry-point group of the short names.
+        context: Values for parameters that the factory has.
+
+    Raises:
+        ConfigError: The name is unknown, or an argument is missing or not one of the factory's.
+    """
+    factory = find_factory(spec.name, key=key, group=group)
+    try:
+        signature = inspect.signature(factory)
+    except (TypeError, ValueError):  # a factory written in C may have no signature
+        return
+    try:
+        signature.bind(**{**_accepted(factory, context), **spec.arguments})
+    except TypeError as error:
+        raise ConfigError([f"{key}.{spec.name}: {error}"]) from error
+
+
 def find_factory(name: str, *, key: str, group: str) -> Callable[..., Any]:
     """Return the callable that ``name`` stands for.
 

@@ -97,6 +97,15 @@ def check_run_directory(template: Path, *, resume: bool, overwrite: bool) -> Pat
     return folder
 
 
+def holds_run(template: Path) -> bool:
+    """Return whether there is a run to continue; ``template`` is as for :func:`open_run_directory`."""
+    try:
+        _latest_run(template)
+    except ConfigError:
+        return False
+    return True
+
+
 def _latest_run(template: Path) -> Path:
     if _NUMBER not in template.name:
         if not RunDirectory(template).record_path.is_file():

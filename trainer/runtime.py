@@ -3,59 +3,36 @@
 from __future__ import annotations
 
 import os
-import shutil
+import sys
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, TextIO
 
 import torch
 from torch import nn
 
-from trainer.attempts import Attempt, AttemptLog, begin_attempt
+from trainer.attempts import AttemptLog
 from trainer.checkpoint import CheckpointManager
 from trainer.config import Config, load_config
-from trainer.data import VOCAB_SIZE, find_text_files, make_loader, read_tokens, split_tokens
-from trainer.device import pick_device
+from trainer.data import VOCAB_SIZE
 from trainer.diloco.participant import DiLoCo
+from trainer.loaders import build_loaders
 from trainer.metrics import MetricLogger
 from trainer.model import GPT
+from trainer.open_run import OWN_STORE, OpenRun, open_run, pick_run_device
 from trainer.plugins import CALLBACKS_GROUP, HOOKS_GROUP, build_plugin
 from trainer.problems import ConfigError
+from trainer.ranks import joined_ranks, launched_ranks
 from trainer.result import TrainResult
-from trainer.run_directory import RunDirectory, open_run_directory
 from trainer.schedule import make_scheduler
+from trainer.shapes import ShapeCheck, sizes_of_run
 from trainer.signals import DEFAULT_STOP_SIGNALS
 from trainer.trainer import Trainer
-
-_OWN_STORE = "diloco"
-"""Folder of a run that has its workers and its master in one process."""
-
-
-@dataclass(frozen=True)
-class OpenRun:
-    """A run that has its folder and its identity, and is about to be built."""
-
-    directory: RunDirectory
-    attempt: Attempt
-
-
-def open_run(config: Config) -> OpenRun:
-    """Find or claim the run's folder and begin the next attempt.
-
-    Raises:
-        ConfigError: The folder cannot be used; see :func:`trainer.run_directory.open_run_directory`.
-    """
-    directory = open_run_directory(
-        config.run.directory, resume=config.run.resume, overwrite=config.run.overwrite
-    )
-    if config.run.overwrite:
-        _remove_former_run(directory, config)
-    return OpenRun(directory, begin_attempt(directory.record(), config.run.id))
 
 
 def build_logger(config: Config, *, run: OpenRun | None = None, stream: TextIO | None = None) -> MetricLogger:
     """Return the logger of a run, with the configured hooks.
+
+    Rank 0 writes the text log; other ranks write warnings alone, to stderr, and JSON lines of their own.
 
     Args:
         config: The configuration.
@@ -67,18 +44,19 @@ def build_logger(config: Config, *, run: OpenRun | None = None, stream: TextIO |
     """
     run = run or open_run(config)
     try:
+        first = run.ranks.is_first
         logger = MetricLogger(
-            level=config.logging.level,
-            file=run.directory.file(config.logging.file),
-            json_file=run.directory.file(config.logging.json_file),
+            level=config.logging.level if first else "WARNING",
+            file=run.directory.file(config.logging.file) if first else None,
+            json_file=run.json_file(config.logging.json_file),
             every_steps=config.logging.every_steps,
-            stream=stream,
+            stream=stream if first else sys.stderr,
         )
     except (OSError, ValueError) as error:
         raise ConfigError([f"logging: {error}"]) from error
     try:
         for spec in config.logging.hooks:
-            context = _plugin_context(config, run)
+            context = plugin_context(config, run)
             logger.hooks.append(build_plugin(spec, key="logging.hooks", group=HOOKS_GROUP, context=context))
     except BaseException:
         logger.close()  # the hooks made so far hold ports and files
@@ -117,7 +95,9 @@ def train_from_config(
     stream: TextIO | None = None,
     on_ready: Callable[[Trainer, OpenRun], None] | None = None,
 ) -> TrainResult:
-    """Train as configured; the logger is closed on every way out.
+    """Train as configured; logger and process group are closed on every way out.
+
+    Started by ``torchrun`` this is one rank, which joins the others.
 
     Args:
         config: A configuration, or the YAML file it is in.
@@ -136,22 +116,26 @@ def train_from_config(
         raise TypeError("overrides go with a file; give them to load_config for a Config")
     if config.diloco.role == "master":
         raise ConfigError(["diloco.role: 'master' does not train; start it by `trainer train`"])
-    run = open_run(config)
-    try:
-        with build_logger(config, run=run, stream=stream) as logger:
-            trainer, _ = build_runtime(config, run=run, logger=logger)
-            if on_ready is not None:
-                on_ready(trainer, run)
-            return trainer.fit()
-    except ConfigError:
-        run.directory.abandon()
-        raise
+    with joined_ranks(pick_run_device(config, launched_ranks())) as ranks:
+        run = open_run(config)
+        try:
+            with build_logger(config, run=run, stream=stream) as logger:
+                trainer, _ = build_runtime(config, run=run, logger=logger)
+                if on_ready is not None:
+                    on_ready(trainer, run)
+                return trainer.fit()
+        except ConfigError:
+            if ranks.is_first:
+                run.directory.abandon()
+            raise
 
 
 def _build(config: Config, run: OpenRun, logger: MetricLogger) -> tuple[Trainer, CheckpointManager]:
-    device = _device(config)
-    loaders = _build_loaders(config, device)
+    device = pick_run_device(config, run.ranks)
+    loaders = build_loaders(config, device, run.ranks)
     model = build_model(config).to(device)
+    if not run.ranks.is_first:
+        torch.manual_seed(config.run.seed + run.ranks.rank)  # the same weights, but a dropout of its own
     optimizer = _build_optimizer(config, model)
     checkpoints = CheckpointManager(
         run.directory.path / config.checkpoint.directory, keep_last=config.checkpoint.keep_last
@@ -163,7 +147,7 @@ def _build(config: Config, run: OpenRun, logger: MetricLogger) -> tuple[Trainer,
         device=device,
         logger=logger,
         callbacks=[
-            build_plugin(spec, key="callbacks", group=CALLBACKS_GROUP, context=_plugin_context(config, run))
+            build_plugin(spec, key="callbacks", group=CALLBACKS_GROUP, context=plugin_context(config, run))
             for spec in config.callbacks
         ],
         scheduler=make_scheduler(
@@ -182,14 +166,18 @@ def _build(config: Config, run: OpenRun, logger: MetricLogger) -> tuple[Trainer,
         nonfinite_check=config.optimizer.nonfinite_check,
         compile=config.train.compile,
         compile_backend=config.train.compile_backend,
+        ooo_streams=config.train.ooo_streams if config.train.ooo_backprop else None,
+        shapes=_build_shape_check(config),
+        peak_flops_per_s=config.run.peak_flops_per_s,
         checkpoints=checkpoints,
         checkpoint_every_steps=config.checkpoint.every_steps,
-        resume=config.run.resume,
+        resume=run.resumes,
         validate_every_steps=config.train.validate_every_steps,
         validation_batches=config.train.validation_batches,
         stop_signals=(*DEFAULT_STOP_SIGNALS, *config.train.signals()),
         diloco=_build_diloco(config, run),
-        attempts=AttemptLog(run.directory.record_path, run.attempt),
+        attempts=AttemptLog(run.directory.record_path if run.ranks.is_first else None, run.attempt),
+        ranks=run.ranks,
     )
     return trainer, checkpoints
 
@@ -210,41 +198,26 @@ def build_model(config: Config) -> GPT:
 def _build_diloco(config: Config, run: OpenRun) -> DiLoCo | None:
     if not config.diloco.is_worker:
         return None
-    store = config.diloco.store or str(run.directory.path / _OWN_STORE)
+    if not run.ranks.is_alone:
+        raise ConfigError(
+            [f"diloco.role: {config.diloco.role!r} is one process, this is one of {run.ranks.size} ranks"]
+        )
+    store = config.diloco.store or str(run.directory.path / OWN_STORE)
     try:
         return DiLoCo(config.diloco, store)
     except ValueError as error:
         raise ConfigError([f"diloco.store: {error}"]) from error
 
 
-def _build_loaders(config: Config, device: torch.device) -> dict[str, Any]:
-    """Return the loaders by name: train, and validation and test where text is held out."""
-    data = config.data
-    try:
-        tokens = read_tokens(find_text_files(data.paths))
-    except OSError as error:
-        raise ConfigError([f"data.paths: {error}"]) from error
-    loaders: dict[str, Any] = {}
-    parts = zip(("train", "validation", "test"), split_tokens(tokens, data.holdout_fraction), strict=True)
-    for name, part in parts:
-        try:
-            loaders[name] = make_loader(
-                part,
-                context=config.model.context,
-                batch_size=data.batch_size,
-                sampling=data.sampling if name == "train" else "sequential",
-                seed=config.run.seed,
-                workers=data.workers if name == "train" else 0,
-                pin_memory=device.type == "cuda",
-                stop_signals=(*DEFAULT_STOP_SIGNALS, *config.train.signals()),
-            )
-        except ValueError as error:
-            if name == "train":
-                raise ConfigError([f"data.paths: {error} (data.batch_size, model.context)"]) from error
-            if name == "validation" and config.train.validate_every_steps is not None:
-                kept = f"data.holdout_fraction: {data.holdout_fraction} leaves too little to validate on"
-                raise ConfigError([f"{kept}: {error}"]) from error
-    return loaders
+def _build_shape_check(config: Config) -> ShapeCheck:
+    sizes = sizes_of_run(
+        batch_size=config.data.batch_size,
+        context=config.model.context,
+        width=config.model.width,
+        heads=config.model.heads,
+        vocabulary=VOCAB_SIZE,
+    )
+    return ShapeCheck(sizes, config.shapes.alignment, vocabulary=config.shapes.vocabulary)
 
 
 def _build_optimizer(config: Config, model: nn.Module) -> torch.optim.AdamW:
@@ -257,27 +230,11 @@ def _build_optimizer(config: Config, model: nn.Module) -> torch.optim.AdamW:
     return torch.optim.AdamW(groups, lr=config.optimizer.lr, betas=config.optimizer.betas)
 
 
-def _device(config: Config) -> torch.device:
-    try:
-        return pick_device(config.run.device)
-    except ValueError as error:
-        raise ConfigError([f"run.device: {error}"]) from error
-
-
-def _plugin_context(config: Config, run: OpenRun) -> dict[str, Any]:
+def plugin_context(config: Config, run: OpenRun) -> dict[str, Any]:
+    """Return what factories of hooks and callbacks are given when they have a parameter of that name."""
     return {
         "run_id": run.attempt.run_id,
         "run_name": config.run.name,
         "attempt": run.attempt.number,
-        "device": str(_device(config)),
+        "device": str(pick_run_device(config, run.ranks)),
     }
-
-
-def _remove_former_run(directory: RunDirectory, config: Config) -> None:
-    """Remove what a run of this configuration leaves in its folder, and nothing else."""
-    CheckpointManager(directory.path / config.checkpoint.directory).clear()
-    shutil.rmtree(directory.path / _OWN_STORE, ignore_errors=True)
-    names = (config.logging.file, config.logging.json_file)
-    files = [directory.record_path, *filter(None, map(directory.file, names))]
-    for path in files:
-        Path(path).unlink(missing_ok=True)

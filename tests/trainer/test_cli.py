@@ -143,12 +143,13 @@ def test_a_signal_loses_nothing_and_the_run_goes_on_later(folder, start, run, nu
     status, out, err = run("--resume", "--max-steps", str(reached + 3))
     assert status == 0, err
     resumed = _lines(folder)[len(lines) :]
-    assert [line["event"] for line in resumed[:2]] == ["checkpoint_restore", "train_start"]
-    start_event = resumed[1]
+    expected = ["checkpoint_restore", "shape_profile", "train_start"]
+    assert [line["event"] for line in resumed[:3]] == expected
+    start_event = resumed[2]
     before = next(line for line in lines if line["event"] == "train_step" and line["step"] == reached)
     assert (start_event["start_step"], start_event["samples"]) == (reached, before["samples"])
     assert (start_event["tokens"], start_event["attempt"]) == (before["tokens"], 1)
-    assert start_event["run_id"] == lines[0]["run_id"]
+    assert start_event["run_id"] == lines[1]["run_id"]
     assert _steps(resumed) == [reached + 1, reached + 2, reached + 3]
     assert next(line["micro_batches"] for line in resumed if "micro_batches" in line) == reached + 1
 
@@ -203,7 +204,7 @@ def test_a_failing_run_has_a_traceback_and_status_1(folder, run):
         (["--set", "train.max_steps"], "--set train.max_steps: must be key=value"),
         (["--max-steps", "many"], "train.max_steps: should be a valid integer"),
         (["--set", "logging.hooks=[nope]"], "logging.hooks: unknown name 'nope'"),
-        (["--set", "logging.hooks=[{'cli_hooks:refuse': {port: 99999}}]"], "accepted is 0..65535"),
+        (["--set", "logging.hooks=[{'cli_hooks:refuse': {prot: 1}}]"], "unexpected keyword argument 'prot'"),
         (["--set", "data.paths=[gone.txt]"], "data.paths: no file matches 'gone.txt'"),
         (["--set", "run.directory=/dev/null/run"], "run.directory: cannot write to /dev/null/run"),
         (["--resume"], "run.directory: nothing to resume"),
@@ -230,6 +231,15 @@ def test_validate_says_what_would_run_and_leaves_nothing(folder, run):
     for part in ("parameters on cpu, fp32", "up to 6", "demo-{n}", "hooks: none"):
         assert part in out
     assert not (folder / "runs").exists()
+
+
+def test_validate_checks_hooks_and_makes_none(folder, run):
+    hooks = ("--set", "logging.hooks=[{'cli_hooks:refuse': {port: 99999}}]")
+    status, out, err = run(*hooks, command="validate")
+    assert (status, err) == (0, "")
+    assert "hooks: cli_hooks:refuse (checked, not made)" in out
+    status, _, err = run(*hooks)
+    assert (status, "accepted is 0..65535" in err) == (2, True)
 
 
 def test_a_checkpoint_that_cannot_be_used_is_one_line(folder, run):

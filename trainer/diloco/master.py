@@ -17,8 +17,9 @@ from trainer.diloco.outer import OuterLoop
 from trainer.diloco.settings import DiLoCoSection
 from trainer.diloco.store import Store
 from trainer.metrics import MetricLogger
+from trainer.open_run import open_run
 from trainer.problems import ConfigError
-from trainer.runtime import build_logger, build_model, open_run
+from trainer.runtime import build_logger, build_model
 from trainer.signals import DEFAULT_STOP_SIGNALS, StopSignals
 
 _GLANCE_S = 0.1
