@@ -82,9 +82,10 @@ class Checkpointing:
         self._save(self._manager, totals, report)
         return True
 
-    def save_last(self, totals: Totals, report: AttemptReport) -> None:
-        """Save the last step, unless it is saved already."""
-        if self._manager is None or (totals.step == self._tried_step and report.checkpoint_error is None):
+    def save_last(self, totals: Totals, report: AttemptReport, *, again: bool = False) -> None:
+        """Save the last step; if it is saved already, only when ``again`` says that its weights are others."""
+        is_saved = totals.step == self._tried_step and report.checkpoint_error is None
+        if self._manager is None or (is_saved and not again):
             return
         self._save(self._manager, totals, report)
 

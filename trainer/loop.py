@@ -202,10 +202,11 @@ class Loop:
     def _finish(self) -> None:
         parts, trainer = self._parts, self._trainer
         self._report.watch.switch("idle")
-        if parts.diloco is not None:
-            parts.diloco.finish(trainer.step, is_complete=self._stop.signal is None)
-        if trainer.step > self._start_step:
-            parts.checkpointing.save_last(trainer.totals, self._report)
+        adopted = parts.diloco is not None and parts.diloco.finish(
+            trainer.step, is_complete=self._stop.signal is None
+        )
+        if trainer.step > self._start_step or adopted:
+            parts.checkpointing.save_last(trainer.totals, self._report, again=adopted)
 
     def _end(self, outcome: str, error: BaseException | None = None) -> None:
         # Nothing here may wait for another rank: after an error there may be none.

@@ -149,18 +149,21 @@ class Coordinator:
                     self._wait(lambda: self._ledger.in_flight == 0, deadline_s)
         self._tell(lap.duration_s, adopted=self.generation != generation)
 
-    def finish(self, step: int, *, is_complete: bool) -> None:
+    def finish(self, step: int, *, is_complete: bool) -> bool:
         """Hand over the rest, wait a bounded time for the outer step that includes it, and adopt that.
 
         Args:
             step: The last step.
             is_complete: Whether training is over, not only interrupted: then other workers' outer steps will
                 not wait for this one any more.
+
+        Returns:
+            Whether global weights were adopted.
         """
         self._step = step
         generation = self.generation
         if generation < 0:
-            return
+            return False
         with self._watch.during("outer_sync") as lap:
             deadline_s = self._clock() + self._settings.final_timeout_s
             for _ in range(_FINAL_DELTAS):
@@ -180,7 +183,9 @@ class Coordinator:
                 )
             if is_complete:
                 self._announce(finished=True)
-        self._tell(lap.duration_s, adopted=self.generation != generation)
+        adopted = self.generation != generation
+        self._tell(lap.duration_s, adopted=adopted)
+        return adopted
 
     def close(self) -> None:
         """Stop both threads; deltas without an answer get one."""

@@ -73,10 +73,9 @@ class DiLoCo:
         if self._coordinator is not None:
             self._coordinator.sync(step)
 
-    def finish(self, step: int, *, is_complete: bool) -> None:
-        """Get the last local work into the global weights and adopt them, within bounds."""
-        if self._coordinator is not None:
-            self._coordinator.finish(step, is_complete=is_complete)
+    def finish(self, step: int, *, is_complete: bool) -> bool:
+        """Get the last local work into the global weights and adopt them, in time; return whether so."""
+        return self._coordinator is not None and self._coordinator.finish(step, is_complete=is_complete)
 
     def close(self) -> None:
         """Stop all threads; called once more or without a start, it does nothing."""

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from trainer.checkpoint import CheckpointManager
 from trainer.diloco.objects import read_newest_globals, read_parameters
 from trainer.diloco.participant import DiLoCo
 from trainer.diloco.store import Store
@@ -31,6 +32,23 @@ def test_a_run_makes_outer_steps_and_ends_with_the_global_weights(train, heard, 
         sum(payload["duration_s"] for payload in heard.of("outer_sync")), rel=0.05
     )
     assert sum(result.time_by_state_s.values()) == pytest.approx(result.elapsed_s)
+
+
+def test_the_last_checkpoint_holds_the_weights_adopted_at_the_end(
+    make_run, quiet_logger, settings, url, tmp_path
+):
+    manager = CheckpointManager(tmp_path / "checkpoints")
+    trainer = make_run(
+        logger=quiet_logger,
+        max_steps=8,
+        diloco=DiLoCo(settings(inner_steps=4), url),
+        checkpoints=manager,
+        checkpoint_every_steps=4,
+    )
+    trainer.fit()
+    saved = manager.load(manager.path_of(8))["model"]
+    for name, parameter in read_parameters(trainer.model).items():
+        assert torch.equal(saved[name], parameter)
 
 
 def test_one_worker_with_outer_lr_1_and_no_momentum_is_plain_training(train, make_run, quiet_logger):
