@@ -18,14 +18,14 @@ BEGIN = "<!-- tables: python -m otel_training.artifacts.docs_tables docs/metrics
 END = "<!-- end of tables -->\n"
 
 SECTIONS: tuple[tuple[str, tuple[str, ...]], ...] = (
-    ("Training", ("training.",)),
-    ("Host, container and process", ("system.", "container.", "process.")),
-    ("PyTorch's CUDA allocator", ("torch.cuda.",)),
-    ("NVIDIA GPU", ("hw.",)),
-    ("Apple GPU", ("torch.mps.",)),
-    ("XLA", ("torch_xla.",)),
+    ("Training", ("training",)),
+    ("Host, container and process", ("system", "container", "process")),
+    ("PyTorch's CUDA allocator", ("torch.cuda",)),
+    ("NVIDIA GPU", ("hw",)),
+    ("Apple GPU", ("torch.mps",)),
+    ("XLA", ("torch_xla",)),
 )
-"""Headings, and how the names of their metrics begin."""
+"""Headings, and the namespaces of their metrics."""
 
 _KINDS = {"gauge": "gauge", "counter": "counter", "updown": "up-down counter", "histogram": "histogram"}
 
@@ -33,7 +33,8 @@ _KINDS = {"gauge": "gauge", "counter": "counter", "updown": "up-down counter", "
 def tables() -> str:
     """Return all tables with their headings."""
     parts = []
-    for title, prefixes in SECTIONS:
+    for title, namespaces in SECTIONS:
+        prefixes = tuple(f"{namespace}." for namespace in namespaces)
         rows = [_metric_row(metric) for metric in catalog.METRICS if metric.name.startswith(prefixes)]
         parts += [
             f"## {title}",
