@@ -27,7 +27,7 @@ def _summary() -> list[Panel]:
     return [
         number(
             Text(
-                "Values dropped",
+                "Dropped in this range",
                 "In the time range, for any reason. Values that are no numbers are dropped by design.",
                 panels.COUNT,
             ),

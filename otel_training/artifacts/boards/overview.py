@@ -71,6 +71,7 @@ def _samples() -> Panel:
         Query(samples, f"samples {legends.RUN}"),
         Query(batches, f"micro-batches {legends.RUN}"),
         minimum=0.0,
+        span=8,
     )
 
 
@@ -171,7 +172,6 @@ def _progress() -> Panel:
         Query(by_run("max", RUNS.series(catalog.STEP_CURRENT)), f"step {legends.RUN}"),
         Query(by_run("max", RUNS.series(saved)), f"checkpoint {legends.RUN}"),
         Query(by_run("max", RUNS.series(target)), f"target {legends.RUN}"),
-        span=8,
         minimum=0.0,
         dashed=("^target.*",),
     )
