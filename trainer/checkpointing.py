@@ -83,7 +83,7 @@ class Checkpointing:
         return True
 
     def save_last(self, totals: Totals, report: AttemptReport, *, again: bool = False) -> None:
-        """Save the last step; if it is saved already, only when ``again`` says that its weights are others."""
+        """Save the last step; if it is saved already, only when ``again`` says that weights have changed."""
         is_saved = totals.step == self._tried_step and report.checkpoint_error is None
         if self._manager is None or (is_saved and not again):
             return

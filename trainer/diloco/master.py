@@ -62,8 +62,8 @@ def run_master(
     if settings.role != "master" or settings.store is None:
         raise ValueError(f"diloco.role={settings.role!r} is no master's; accepted: master, with a store")
     loop = OuterLoop(settings, Store(settings.store), read_parameters(model), emit=emit, warn=warn)
-    loop.start()
     with StopSignals(stop_signals) as signals:
+        loop.start()
         try:
             while signals.received is None and not loop.wait(_GLANCE_S):
                 pass

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from trainer.diloco.settings import WORKER_NAME
-from trainer.diloco.store import Store, StoredObject, StoreError
+from trainer.diloco.store import Store, StoredObject, StoreError, TornError
 
 Tensors = dict[str, Tensor]
 """CPU tensors in fp32 by the name of their parameter."""
@@ -104,6 +104,8 @@ def write_globals(store: Store, weights: GlobalWeights) -> None:
 def read_newest_globals(store: Store, above: int = -1) -> GlobalWeights | None:
     """Return the newest whole generation above ``above``, or None when there is none.
 
+    One that is not whole is still on its way, or what was left when its master was killed.
+
     Raises:
         StoreError: The store cannot be listed, or nothing above ``above`` can be read.
     """
@@ -115,6 +117,8 @@ def read_newest_globals(store: Store, above: int = -1) -> GlobalWeights | None:
             tensors, metadata = decode(store.read(found))
             included = json.loads(metadata.get("included", "{}"))
             return GlobalWeights(generation, tensors, included, metadata.get("outer_state", ""))
+        except TornError:
+            continue
         except (StoreError, ValueError) as error:
             problem = problem or StoreError(f"generation {generation}: {error}")
     if problem is not None:

@@ -88,7 +88,7 @@ class OuterLoop:
         """Wait until all workers are done, or no delta has come for too long; return whether it is so.
 
         Raises:
-            ValueError: The store holds the weights of another model.
+            ValueError: The store holds the weights of another model, or damaged ones alone.
             RuntimeError: The loop has died of something else.
         """
         is_over = self._over.wait(timeout_s)
@@ -162,6 +162,8 @@ class OuterLoop:
     def _recover(self) -> None:
         found = read_newest_globals(self._store)
         if found is None:
+            if any(generation > 0 for generation, _ in by_generation(self._store.objects(GLOBALS))):
+                raise ValueError(f"{self._store.url} has global weights, but none that are whole")
             found = GlobalWeights(0, self._initial)
             write_globals(self._store, found)
         else:

@@ -13,7 +13,7 @@ from trainer.diloco.objects import GlobalWeights, Tensors, delta_label, encode, 
 from trainer.diloco.settings import DiLoCoSection
 from trainer.diloco.store import Store, StoreError
 
-TIMEOUT_S = 20.0
+TIMEOUT_S = 40.0
 
 
 class Listener:

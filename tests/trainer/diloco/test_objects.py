@@ -63,13 +63,19 @@ def test_the_newest_whole_generation_is_read(store, publish):
     assert read_newest_globals(store, above=0).generation == 2
 
 
-def test_nothing_that_can_be_read_is_an_error_nothing_at_all_is_none(store, publish):
+def test_what_is_not_whole_is_not_there_yet_what_cannot_be_read_is_an_error(store, publish):
     publish(3, 1.0)
     (found,) = store.objects("globals")
-    store._fs.pipe_file(store._path(f"globals/{found.name}"), b"")
-    with pytest.raises(StoreError, match=r"generation 3: .*torn"):
+    store.broken = {"read"}
+    with pytest.raises(StoreError, match="generation 3: cannot read"):
         read_newest_globals(store)
     assert read_newest_globals(store, above=3) is None
+    store.broken = set()
+    store._fs.pipe_file(store._path(f"globals/{found.name}"), b"")
+    assert read_newest_globals(store) is None
+    store.write("globals", "g00000004", b"no weights")
+    with pytest.raises(StoreError, match="generation 4: not a safetensors file"):
+        read_newest_globals(store)
 
 
 def test_objects_of_one_generation_have_a_fixed_order(store):

@@ -232,6 +232,15 @@ def test_a_store_of_another_model_is_refused(start, publish, until, weights, sto
         until(lambda: loop.wait(0.05))
 
 
+def test_global_weights_of_which_none_is_whole_are_not_begun_anew(start, publish, store, until):
+    publish(4, 1.0)
+    (found,) = store.objects("globals")
+    store._fs.pipe_file(store._path(f"globals/{found.name}"), b"half")
+    loop = start()
+    with pytest.raises(ValueError, match="none that are whole"):
+        until(lambda: loop.wait(0.05))
+
+
 def test_without_deltas_it_ends_after_a_while(start, listener):
     assert start(idle_timeout_s=0.05).wait(20.0)
     assert "idle_timeout_s" in listener.warnings[0]
