@@ -1,8 +1,10 @@
 """The compose file: what it mounts exists, what it talks to is there, and nothing is open to the network."""
 
 import re
+from pathlib import Path
 
 import pytest
+import yaml
 
 
 @pytest.fixture
@@ -70,13 +72,23 @@ def test_prometheus_reads_the_rules_that_are_mounted(compose, document):
     )
 
 
-def test_grafana_reads_the_dashboards_that_are_mounted(compose, document):
-    [provider] = document("compose/dashboards.yaml")["providers"]
-    mounts = compose["services"]["grafana"]["volumes"]
-    assert f"../../grafana/dashboards:{provider['options']['path']}:ro" in mounts
+def test_grafana_finds_dashboards_and_data_sources_where_the_provisioning_says(compose, folder):
+    grafana = compose["services"]["grafana"]
+    mounts = dict(volume.split(":")[1::-1] for volume in grafana["volumes"])
+    provisioning = folder.parent / "grafana" / "provisioning"
+    [provider] = yaml.safe_load((provisioning / "dashboards" / "otel-training.yaml").read_text())["providers"]
+    inside = Path(provider["options"]["path"])
+    [source] = [source for target, source in mounts.items() if inside.is_relative_to(target)]
+    [target] = [target for target in mounts if inside.is_relative_to(target)]
+    assert list((folder / "compose" / source / inside.relative_to(target)).glob("*.json"))
+    text = (provisioning / "datasources" / "otel-training.yaml").read_text()
+    for variable in re.findall(r"\$\{(\w+)\}", text):
+        assert variable in grafana["environment"]
 
 
-def test_exemplars_lead_to_the_store_of_the_traces(document):
-    sources = {source["type"]: source for source in document("compose/datasources.yaml")["datasources"]}
-    [leads_to] = sources["prometheus"]["jsonData"]["exemplarTraceIdDestinations"]
-    assert leads_to == {"name": "trace_id", "datasourceUid": sources["tempo"]["uid"]}
+def test_rates_span_the_scrapes_of_this_prometheus(document, folder):
+    path = folder.parent / "grafana" / "provisioning" / "datasources" / "otel-training.yaml"
+    [source] = yaml.safe_load(path.read_text())["datasources"]
+    assert (
+        source["jsonData"]["timeInterval"] == document("compose/prometheus.yaml")["global"]["scrape_interval"]
+    )
