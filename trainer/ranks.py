@@ -11,6 +11,8 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.distributed_c10d import PrefixStore, Store
+from torch.distributed.rendezvous import rendezvous
 from torch.nn.parallel import DistributedDataParallel
 
 T = TypeVar("T")
@@ -131,6 +133,22 @@ def present_ranks() -> Ranks:
     return launched
 
 
+def _store_of_this_attempt() -> Store:
+    """Return where ranks find each other.
+
+    Restarted by torchrun they would find the addresses of the attempt before, which nobody answers at. Agents
+    of several hosts count restarts differently, so there it is up to the user:
+    ``TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 torchrun ...``.
+
+    Source: https://github.com/pytorch/pytorch/issues/135712.
+    """
+    store, _, _ = next(rendezvous("env://"))
+    restarts = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    if os.environ.get("GROUP_WORLD_SIZE", "1") != "1":
+        return store
+    return PrefixStore(f"attempt {restarts}", store)
+
+
 @contextmanager
 def joined_ranks(device: torch.device) -> Iterator[Ranks]:
     """Be one of the launched ranks inside the block; the process group ends with it, whatever happens.
@@ -145,7 +163,9 @@ def joined_ranks(device: torch.device) -> Iterator[Ranks]:
     if device.type == "cuda":
         torch.cuda.set_device(device)
     # Both: gradients go from device to device, and words between the hosts over gloo.
-    dist.init_process_group("cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo")
+    backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
+    store = _store_of_this_attempt()
+    dist.init_process_group(backend, store=store, rank=ranks.rank, world_size=ranks.size)
     try:
         yield ranks
     finally:
