@@ -6,11 +6,16 @@ BIN := $(VENV)/bin
 # Written last, so that an interrupted set-up is done again; newer inputs also set up again.
 READY := $(VENV)/.ready
 OLDEST := .venv-oldest
+XLA := .venv-xla
+TOOLS := prometheus prometheus-alertmanager
+# Not what is generated for Grafana: no library of this list has a part in it.
+OLDEST_TESTS := tests/otel_training tests/contract tests/cases tests/e2e/test_otlp.py tests/e2e/test_process_end.py \
+  --ignore=tests/otel_training/artifacts --ignore=tests/cases/test_c25_dashboards_as_files.py
 INSTALL := $(BIN)/python -m pip install --disable-pip-version-check -qq -c constraints-dev.txt
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-oldest lint format docs bench tools venv clean
+.PHONY: help demo test test-oldest test-xla lint format docs dashboards bench tools venv clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -23,7 +28,7 @@ test: $(READY) ## run all tests (ARGS="-k name" passes through)
 	@exec $(BIN)/python -m pytest $(ARGS)
 
 test-oldest: $(OLDEST)/.ready ## run the telemetry's tests on the oldest OpenTelemetry and prometheus_client that we support
-	@exec $(OLDEST)/bin/python -m pytest tests/otel_training tests/contract tests/cases tests/e2e $(ARGS)
+	@exec $(OLDEST)/bin/python -m pytest $(OLDEST_TESTS) $(ARGS)
 
 lint: $(READY) ## ruff check, ruff format --check, mypy --strict
 	$(BIN)/python -m ruff check .
@@ -34,21 +39,31 @@ format: $(READY) ## let ruff fix and format what it can
 	$(BIN)/python -m ruff check --fix .
 	$(BIN)/python -m ruff format .
 
-docs: ## write the generated part of README.md
-	$(PYTHON) docs/readme_tree.py
+test-xla: $(XLA)/.ready ## run the tests on the real torch_xla, its CPU runtime (7 GB in .venv-xla)
+	@PJRT_DEVICE=CPU exec $(XLA)/bin/python -m pytest --noconftest tests/xla $(ARGS)
+
+docs: $(READY) ## write what is generated in README.md and docs/
+	$(BIN)/python docs/readme_tree.py
+	$(BIN)/python docs/events_page.py
+	$(BIN)/python -m otel_training.options docs/configuration.md
+	$(BIN)/python -m otel_training.artifacts.docs_tables docs/metrics.md
+
+dashboards: $(READY) ## write the dashboards and rules in grafana/
+	$(BIN)/python -m otel_training.artifacts
 
 bench: $(READY) ## measure what a step pays for telemetry
 	@for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python $$script || exit; done
 
-tools: ## check for prometheus and promtool; as root on Debian, install them
-	@if command -v prometheus >/dev/null && command -v promtool >/dev/null; then exit 0; fi; \
+tools: ## check for the servers of the end-to-end tests; as root on Debian, install them
+	@missing=; for tool in $(TOOLS) promtool; do command -v $$tool >/dev/null || missing="$$missing $$tool"; done; \
+	if [ -z "$$missing" ]; then exit 0; fi; \
 	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
-	  echo 'Installing prometheus (server and promtool) for the end-to-end tests ...'; \
+	  echo 'Installing $(TOOLS) for the end-to-end tests ...'; \
 	  apt-get update -q >/dev/null && \
-	  DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends prometheus >/dev/null && exit 0; \
+	  DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends $(TOOLS) >/dev/null && exit 0; \
 	fi; \
-	echo 'prometheus and promtool are not both here, so the tests on the real server cannot run.'; \
-	echo 'On Debian or Ubuntu: sudo apt-get install --no-install-recommends prometheus'; \
+	echo "Not here:$$missing. The tests on the real servers cannot run."; \
+	echo 'On Debian or Ubuntu: sudo apt-get install --no-install-recommends $(TOOLS)'; \
 	[ "$${CI:-}" != true ]
 
 venv: $(READY) ## set up .venv for development
@@ -75,6 +90,14 @@ $(OLDEST)/.ready: pyproject.toml constraints-oldest.txt
 	  -e . hypothesis pytest pytest-timeout 'rotel>=0.0.1a15'
 	@touch $@
 
+# The newest torch that torch_xla has a release for.
+$(XLA)/.ready: pyproject.toml
+	@echo 'Setting up $(XLA): 7 GB, several minutes ...'
+	@$(PYTHON) -m venv --clear $(XLA)
+	@$(XLA)/bin/python -m pip install --disable-pip-version-check -qq torch==2.9.1 torch-xla==2.9.0
+	@$(XLA)/bin/python -m pip install --disable-pip-version-check -qq -e . pytest pytest-timeout
+	@touch $@
+
 clean: ## remove .venv, caches and the demo's runs
-	rm -rf $(VENV) $(OLDEST) build dist runs .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) $(OLDEST) $(XLA) build dist runs .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
