@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import os
+import socket
 import threading
 import time
 from collections.abc import Callable
@@ -89,6 +91,7 @@ class OtlpSink:
         """Path, headers by lower-case name and body of each request."""
         self._server: ThreadingHTTPServer | None = None
         self._stopped = threading.Event()
+        self._connections: list[socket.socket] = []
 
     @property
     def url(self) -> str:
@@ -99,6 +102,10 @@ class OtlpSink:
 
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
+
+            def setup(self) -> None:
+                super().setup()
+                sink._connections.append(self.connection)
 
             def do_POST(self) -> None:
                 body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
@@ -130,6 +137,10 @@ class OtlpSink:
             self._server.shutdown()
             self._server.server_close()
             self._server = None
+        for connection in self._connections:  # clients keep them alive, and with them our threads
+            with contextlib.suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+        self._connections.clear()
 
     @property
     def paths(self) -> set[str]:
