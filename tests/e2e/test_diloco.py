@@ -220,5 +220,5 @@ def test_a_killed_master_comes_back_and_another_model_is_turned_away(start, tmp_
 
     settings = ("diloco.role=worker", "diloco.worker=misfit", "model.width=32", "run.directory=misfit")
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(JoinError, match="global weights in store are those of another model: .* has shape"):
+    with pytest.raises(JoinError, match=r"global weights in store are those of another model: .* has shape"):
         train_from_config(tmp_path / "diloco.yaml", settings, stream=io.StringIO())
