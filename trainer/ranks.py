@@ -142,7 +142,7 @@ def _store_of_this_attempt() -> Store:
 
     Source: https://github.com/pytorch/pytorch/issues/135712.
     """
-    store, _, _ = next(rendezvous("env://"))
+    store: Store = next(rendezvous("env://"))[0]
     restarts = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     if os.environ.get("GROUP_WORLD_SIZE", "1") != "1":
         return store

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from trainer.attempts import Attempt
-from trainer.result import StepTimes, TrainResult
+from trainer.result import StepTimes, TrainResult, goodput_of
 from trainer.stopwatch import Stopwatch
 from trainer.throughput import Throughput
 from trainer.totals import Totals
@@ -44,6 +44,7 @@ class AttemptReport:
         self._last_read_loss: float | None = None
         self.checkpoint: Path | None = None
         self.checkpoint_error: str | None = None
+        self._prior_kept_s = 0.0
         self._attempt = attempt
         self._clock = clock
         self._start = Totals()
@@ -58,6 +59,7 @@ class AttemptReport:
             trainer: The trainer, about to take its first step.
             prior_kept_s: Step time of earlier attempts that the restored checkpoint kept.
         """
+        self._prior_kept_s = prior_kept_s
         totals, shapes, ooo = trainer.totals, trainer.shapes, trainer.forward.ooo
         payload = {
             "start_step": totals.step,
@@ -151,6 +153,7 @@ class AttemptReport:
         time_by_state_s = self.watch.totals_s()
         training_s = time_by_state_s["step"] + time_by_state_s["data_wait"]
         tokens = totals.tokens - self._start.tokens
+        elapsed_s = sum(time_by_state_s.values())
         return TrainResult(
             outcome=outcome,
             start_step=self._start.step,
@@ -158,7 +161,7 @@ class AttemptReport:
             # sync: training is over.
             first_loss=_read(self._first_loss),
             loss=_read(self._last_loss),
-            elapsed_s=sum(time_by_state_s.values()),
+            elapsed_s=elapsed_s,
             samples=totals.samples,
             tokens=totals.tokens,
             micro_batches=totals.micro_batches,
@@ -168,6 +171,9 @@ class AttemptReport:
             run_id=self._attempt.run_id,
             attempt=self._attempt.number,
             time_by_state_s=time_by_state_s,
+            goodput=goodput_of(
+                self._prior_kept_s + time_by_state_s["step"], self._attempt.prior_elapsed_s + elapsed_s
+            ),
             checkpoint=self.checkpoint,
             checkpoint_error=self.checkpoint_error,
             signal=received,

@@ -32,6 +32,19 @@ class StepTimes:
         return None
 
 
+def goodput_of(kept_s: float, elapsed_s: float) -> float | None:
+    """Return the part of the time that went into steps which were kept, 0..1; None when no time has passed.
+
+    The time of a step is kept once a checkpoint holds it, and before that as long as its attempt lives. Waits
+    for data, checkpoints, restores, start-up and steps that have to be made again are not kept.
+
+    Args:
+        kept_s: Step time of all attempts that was kept, seconds.
+        elapsed_s: Wall time of all attempts, seconds.
+    """
+    return min(1.0, kept_s / elapsed_s) if elapsed_s > 0.0 else None
+
+
 @dataclass(frozen=True)
 class TrainResult:
     """The outcome of ``fit``.
@@ -47,6 +60,8 @@ class TrainResult:
         tokens_per_sec: Tokens of this attempt per second of its steps and data waits.
         step_p50_s: Median step time; likewise ``step_p99_s``.
         time_by_state_s: Wall time by state, summing to ``elapsed_s``.
+        goodput: Part of the time since the first attempt that went into steps which were kept, 0..1; None
+            when no time has passed. See :func:`goodput_of`.
         run_id: Identity of the run.
         attempt: Number of this attempt, from 0.
         checkpoint: Last checkpoint written or restored.
@@ -69,6 +84,7 @@ class TrainResult:
     run_id: str
     attempt: int
     time_by_state_s: dict[str, float] = field(default_factory=dict)
+    goodput: float | None = None
     checkpoint: Path | None = None
     checkpoint_error: str | None = None
     signal: signal.Signals | None = None

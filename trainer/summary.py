@@ -43,6 +43,7 @@ def _rows(result: TrainResult) -> list[tuple[str, str | None]]:
         ("loss", _loss(result)),
         ("step time", _step_time(result)),
         ("time by state", _time_by_state(result)),
+        ("goodput", None if result.goodput is None else f"{result.goodput:.1%}"),
         ("checkpoint", _checkpoint(result)),
     ]
 
