@@ -18,6 +18,7 @@ from otel_training.endpoint import GRPC
 from otel_training.kinds import File
 from otel_training.otlp import Otlp
 from otel_training.settings import Settings
+from otel_training.tls_files import load_authorities, load_own
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.metrics.export import MetricExporter
@@ -178,38 +179,8 @@ def _check_tls_files(otlp: Otlp) -> None:
         return
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     if otlp.certificate:
-        _try_file(otlp.certificate)
-        try:
-            context.load_verify_locations(otlp.certificate.path)
-        except ssl.SSLError as error:
-            raise _unusable(otlp.certificate, "has no certificate in PEM", error) from None
-    key, certificate = otlp.client_key, otlp.client_certificate
-    for file in filter(None, (key, certificate)):
-        _try_file(file)
-    if certificate:
-        try:
-            context.load_cert_chain(certificate.path, key.path if key else None, password=_no_password)
-        except (ssl.SSLError, ValueError) as error:
-            problem = f"does not go with {key.setting}={key.path!r}" if key else "has no certificate and key"
-            raise _unusable(certificate, problem, error) from None
-
-
-def _no_password() -> str:
-    # Without this, OpenSSL would ask for it on the terminal.
-    raise ValueError("the key has a password")
-
-
-def _try_file(file: File) -> None:
-    try:
-        with Path(file.path).open("rb"):
-            pass
-    except OSError as error:
-        raise _unusable(file, "cannot be read", error) from None
-
-
-def _unusable(file: File, problem: str, error: Exception) -> ValueError:
-    reason = getattr(error, "strerror", None) or error
-    return ValueError(f"{file.setting}={file.path!r} {problem}: {reason}")
+        load_authorities(context, otlp.certificate)
+    load_own(context, otlp.client_certificate, otlp.client_key)
 
 
 def _temporality(preference: str) -> dict[type, Any]:

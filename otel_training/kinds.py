@@ -6,6 +6,7 @@ Every refusal is a ``ValueError`` that names the setting, the value and what is 
 from __future__ import annotations
 
 import math
+import os
 import re
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -48,7 +49,7 @@ class Kind(Protocol[T_co]):
 
 @dataclass(frozen=True)
 class File:
-    """A file that a setting names; ``setting`` is for the message when it cannot be read."""
+    """A file that a setting names; ``setting`` is for the message when it cannot be used."""
 
     path: str
     setting: str
@@ -243,13 +244,17 @@ class Text:
 
 @dataclass(frozen=True)
 class FilePath:
-    """The path of a file; whether it can be read is found out by the one who needs it."""
+    """The path of a file; whether it can be used is found out by the one who needs it."""
 
     accepted: str = "path of a PEM file"
 
     def read(self, given: Given) -> File:
         """Return the path with the name of its setting."""
-        return File(str(given.value), given.name)
+        value = given.value
+        path = os.fsdecode(value) if isinstance(value, str | os.PathLike) else ""
+        if not path.strip() or "\0" in path:
+            raise given.refusal(self.accepted)
+        return File(path, given.name)
 
 
 @dataclass(frozen=True)

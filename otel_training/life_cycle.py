@@ -19,7 +19,7 @@ from otel_training.identity import Identity
 from otel_training.rank_device import RankDevice
 from otel_training.run import Run
 from otel_training.sampler import Sampler
-from otel_training.scrape import start_page
+from otel_training.scrape import Scrape
 from otel_training.settings import Settings
 from otel_training.state import State
 from otel_training.tracing import Tracing, TracingOptions
@@ -74,11 +74,9 @@ class Pipeline:
         if not settings.disabled:
             self._make_providers(settings, metric_readers, span_processors)
         self._run = process.join(key, number, self._make_run)
-        self.page: ScrapeServer | None = None
         with ExitStack() as undo:
             undo.callback(process.leave, key, number, keep_totals=False)
-            if settings.prometheus:
-                self.page = start_page(settings, identity, self._run.state, self._guard)
+            self._scrape = Scrape(settings, identity, self._run.state, self._guard)
             undo.pop_all()
         # Last, so that whatever is refused leaves no thread behind.
         for metrics in self._metrics:
@@ -87,6 +85,11 @@ class Pipeline:
         self._sampler = self._make_sampler()
         if self._sampler is not None:
             self._sampler.start()
+
+    @property
+    def page(self) -> ScrapeServer | None:
+        """The scrape page; None when there is none."""
+        return self._scrape.page
 
     def _make_sampler(self) -> Sampler | None:
         settings, cells = self._settings, self._run.devices
@@ -219,18 +222,15 @@ class Pipeline:
             self._flush(self._settings.shutdown_timeout_s)
 
     def _finish_close(self) -> None:
-        if self.page is not None and self._settings.linger_s > 0:
-            self.page.wait_for_scrape(self._settings.linger_s)
+        self._scrape.finish()
         deadline_s = self._deadline_s or 0.0
         undelivered = [loop.subject for loop in self._loops if not loop.join(deadline_s)]
         if undelivered:
             logger.warning("closed with %s not delivered", " and ".join(undelivered))
-        if self.page is not None:
-            self.page.close()
+        self._scrape.close()
 
     def abandon_in_child(self) -> None:
         """Keep a forked child from serving and exporting what is the parent's."""
-        if self.page is not None:
-            self.page.abandon_in_child()
+        self._scrape.abandon_in_child()
         for metrics in self._metrics:
             metrics.abandon_in_child()

@@ -195,6 +195,31 @@ PROMETHEUS_PORT = Option(
     meaning="Port of the scrape page, to which the local rank is added; 0 is any free one.",
 )
 
+PROMETHEUS_CERTIFICATE: Option[kinds.File | None] = Option(
+    field="prometheus_certificate", kind=kinds.FilePath(), default=None, default_text="none: no TLS",
+    argument="prometheus_certificate",
+    meaning="Certificate of the scrape page, which then speaks HTTPS alone. Read at the start.",
+)
+PROMETHEUS_KEY: Option[kinds.File | None] = Option(
+    field="prometheus_key", kind=kinds.FilePath(), default=None, default_text="in the certificate's file",
+    argument="prometheus_key", meaning="Private key to it, without a password.",
+)
+PROMETHEUS_CLIENT_CA: Option[kinds.File | None] = Option(
+    field="prometheus_client_ca", kind=kinds.FilePath(), default=None, default_text="none: any client",
+    argument="prometheus_client_ca",
+    meaning="Certificates of the authorities that each client's certificate is checked by (mutual TLS).",
+)
+PROMETHEUS_DISCOVERY: Option[kinds.File | None] = Option(
+    field="prometheus_discovery", kind=kinds.FilePath("path of a .json file or of a folder"), default=None,
+    default_text="none", argument="prometheus_discovery",
+    meaning="Where Prometheus finds the page's address while it is there. See [Discovery](#discovery).",
+)
+PROMETHEUS_TEXTFILE: Option[kinds.File | None] = Option(
+    field="prometheus_textfile", kind=kinds.FilePath("path of a .prom file or of a folder"), default=None,
+    default_text="none", argument="prometheus_textfile",
+    meaning="Where the last numbers are written for node_exporter. See [Text file](#text-file).",
+)
+
 SAMPLER = Option(
     field="sampler",
     kind=kinds.Choice((

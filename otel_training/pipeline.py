@@ -6,6 +6,7 @@ import functools
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
+from os import PathLike
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -83,6 +84,11 @@ def start(
     prometheus: bool | None = None,
     prometheus_host: str | None = None,
     prometheus_port: int | None = None,
+    prometheus_certificate: str | PathLike[str] | None = None,
+    prometheus_key: str | PathLike[str] | None = None,
+    prometheus_client_ca: str | PathLike[str] | None = None,
+    prometheus_discovery: str | PathLike[str] | None = None,
+    prometheus_textfile: str | PathLike[str] | None = None,
     device: str | None = None,
     devices: str | Sequence[str] = "auto",
     device_interval_s: float = 10.0,
@@ -111,6 +117,11 @@ def start(
         prometheus: Whether there is a scrape page.
         prometheus_host: Address that the page listens on.
         prometheus_port: Its port, to which the local rank is added; the next free one when taken; 0 = any.
+        prometheus_certificate: Certificate in PEM, which makes the page speak HTTPS.
+        prometheus_key: Private key to it; in the same file when None.
+        prometheus_client_ca: Authorities by which clients' certificates are checked; None for any client.
+        prometheus_discovery: File or folder that tells Prometheus of the page while it is there.
+        prometheus_textfile: File or folder for the last numbers, as node_exporter's textfile collector reads.
         device: The device of this process as PyTorch names it.
         devices: Which device metrics are read: ``auto``, ``all`` or names of sources; ``()`` for none.
         device_interval_s: Seconds between two readings.
@@ -137,6 +148,11 @@ def start(
             "prometheus": prometheus,
             "prometheus_host": prometheus_host,
             "prometheus_port": prometheus_port,
+            "prometheus_certificate": prometheus_certificate,
+            "prometheus_key": prometheus_key,
+            "prometheus_client_ca": prometheus_client_ca,
+            "prometheus_discovery": prometheus_discovery,
+            "prometheus_textfile": prometheus_textfile,
             "device": device,
             "devices": devices,
             "device_interval_s": device_interval_s,

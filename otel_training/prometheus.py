@@ -13,6 +13,7 @@ from operator import itemgetter
 from typing import Any
 
 from prometheus_client import exposition as text_format
+from prometheus_client import samples
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.metrics_core import Metric as Family
 from prometheus_client.openmetrics import exposition as openmetrics
@@ -22,7 +23,7 @@ from prometheus_client.utils import floatToGoString
 from otel_training import catalog
 from otel_training.catalog import Metric
 from otel_training.guard import Guard, Notices
-from otel_training.state import Histogram, Labels, State
+from otel_training.state import Exemplar, Histogram, Labels, State
 from otel_training.values import Number, text
 
 # Spelled out because prometheus_client's own "latest" changed its version from 0.23 on.
@@ -120,7 +121,21 @@ def _add_histogram(family: HistogramMetricFamily, labels: list[str], histogram: 
     total = sum(histogram.sums)
     if math.isfinite(total):
         bounds = map(floatToGoString, (*histogram.bounds, math.inf))
-        family.add_metric(labels, list(zip(bounds, accumulate(histogram.counts), strict=True)), total)
+        counts = accumulate(histogram.counts)
+        buckets: list[Any] = [
+            (bound, count, _exemplar(histogram.exemplars.get(bucket)))
+            for bucket, (bound, count) in enumerate(zip(bounds, counts, strict=True))
+        ]
+        family.add_metric(labels, buckets, total)
+
+
+def _exemplar(exemplar: Exemplar | None) -> samples.Exemplar | None:
+    """Return an exemplar as OpenMetrics shows it; the older text format has none."""
+    if exemplar is None:
+        return None
+    value, trace_id, span_id, unix_s = exemplar
+    ids = {"trace_id": f"{trace_id:032x}", "span_id": f"{span_id:016x}"}
+    return samples.Exemplar(ids, value, samples.Timestamp(int(unix_s), int(unix_s % 1 * 1e9)))
 
 
 def _prefers_openmetrics(accept: str | None) -> bool:

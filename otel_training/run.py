@@ -11,7 +11,7 @@ from otel_training.clock import Clock
 from otel_training.guard import Guard, attempt
 from otel_training.identity import Identity
 from otel_training.recorder import Recorder
-from otel_training.state import State
+from otel_training.state import Exemplar, State
 from otel_training.tracing import Tracing
 from otel_training.values import text
 
@@ -95,8 +95,12 @@ class Run:
         if tracing is None:
             return
         if event == "train_step":
-            steps = recorder.applied_steps
-            self._guard.run("tracing", tracing.step, payload, now, recorder.step_duration_s, steps)
+            duration_s = recorder.step_duration_s
+            self._guard.run("tracing", tracing.step, payload, now, duration_s, recorder.applied_steps)
+            span = tracing.span_of_step
+            if duration_s is not None and span is not None:
+                exemplar = Exemplar(duration_s, span.trace_id, span.span_id, now.unix_s)
+                self.state.exemplify(catalog.STEP_DURATION, exemplar)
         else:
             self._guard.run("tracing", tracing.record, event, payload, now)
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from otel_training import options, otlp
-from otel_training.kinds import Given
+from otel_training.kinds import File, Given
 from otel_training.options import Source
 from otel_training.otlp import Otlp
 from otel_training.pairs import AttributeValue
@@ -43,6 +43,11 @@ class Settings:
         prometheus: Whether there is a scrape page.
         prometheus_host: Address that the page listens on.
         prometheus_port: Its port, 0 to 65535; 0 is any free one.
+        prometheus_certificate: Its certificate, which makes it speak HTTPS.
+        prometheus_key: The key to that; None when it is in the same file.
+        prometheus_client_ca: Authorities of the clients' certificates; None for any client.
+        prometheus_discovery: File or folder that tells Prometheus of the page.
+        prometheus_textfile: File or folder for the last numbers.
         sampler: Name of the sampler as in ``OTEL_TRACES_SAMPLER``.
         sampler_ratio: Part of the traces that ratio samplers keep, 0 to 1.
         span_delay_s: Time between two exports of spans, from 0.001.
@@ -73,6 +78,11 @@ class Settings:
     prometheus: bool
     prometheus_host: str
     prometheus_port: int
+    prometheus_certificate: File | None
+    prometheus_key: File | None
+    prometheus_client_ca: File | None
+    prometheus_discovery: File | None
+    prometheus_textfile: File | None
     sampler: str
     sampler_ratio: float
     span_delay_s: float
@@ -131,6 +141,11 @@ def resolve(arguments: Mapping[str, object], environ: Mapping[str, str]) -> Sett
         prometheus=not disabled and (page if page is not None else listed is None or "prometheus" in listed),
         prometheus_host=read(options.PROMETHEUS_HOST),
         prometheus_port=read(options.PROMETHEUS_PORT),
+        prometheus_certificate=read(options.PROMETHEUS_CERTIFICATE),
+        prometheus_key=read(options.PROMETHEUS_KEY),
+        prometheus_client_ca=read(options.PROMETHEUS_CLIENT_CA),
+        prometheus_discovery=read(options.PROMETHEUS_DISCOVERY),
+        prometheus_textfile=read(options.PROMETHEUS_TEXTFILE),
         sampler=sampler,
         # Other samplers have no argument, or one that is no ratio.
         sampler_ratio=read(options.SAMPLER_RATIO) if sampler.endswith("traceidratio") else 1.0,

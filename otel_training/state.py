@@ -10,6 +10,7 @@ from bisect import bisect_left
 from collections import defaultdict
 from dataclasses import dataclass
 from math import isfinite
+from typing import NamedTuple
 
 from otel_training import catalog
 from otel_training.catalog import Attribute, Metric
@@ -24,19 +25,36 @@ Series = tuple[Metric, Labels]
 _SAFE_MIN, _SAFE_MAX = -(2.0**62), 2.0**62
 
 
+class Exemplar(NamedTuple):
+    """An observation that a span tells more about.
+
+    Args:
+        value: What was observed.
+        trace_id: Of the span.
+        span_id: Of the span.
+        unix_s: When, as Unix time.
+    """
+
+    value: float
+    trace_id: int
+    span_id: int
+    unix_s: float
+
+
 class Histogram:
-    """Counts and sums of a histogram, bucket by bucket.
+    """Counts and sums of a histogram, bucket by bucket, and the last exemplar of each bucket.
 
     Args:
         bounds: Upper bounds of the buckets, ascending; one more bucket holds what is above the last.
     """
 
-    __slots__ = ("bounds", "counts", "sums")
+    __slots__ = ("bounds", "counts", "exemplars", "sums")
 
     def __init__(self, bounds: tuple[float, ...]) -> None:
         self.bounds = bounds
         self.counts = [0] * (len(bounds) + 1)
         self.sums = [0.0] * (len(bounds) + 1)
+        self.exemplars: dict[int, Exemplar] = {}
 
     def observe(self, value: float, times: int) -> None:
         """Add ``value`` to its bucket ``times`` times."""
@@ -46,11 +64,16 @@ class Histogram:
             self.counts[bucket] += times
             self.sums[bucket] = total
 
+    def exemplify(self, exemplar: Exemplar) -> None:
+        """Let an exemplar stand for the bucket that its value is in."""
+        self.exemplars[bisect_left(self.bounds, exemplar.value)] = exemplar
+
     def copy(self) -> Histogram:
         """Return a copy that later observations do not change."""
         copy = Histogram(self.bounds)
         copy.counts = self.counts[:]
         copy.sums = self.sums[:]
+        copy.exemplars = self.exemplars.copy()
         return copy
 
 
@@ -147,6 +170,12 @@ class State:
             series.setdefault(labels, Histogram(metric.bounds))
         series[labels].observe(value, times)
         self.observations += 1
+
+    def exemplify(self, metric: Metric, exemplar: Exemplar) -> None:
+        """Add an exemplar to a histogram without attributes that has taken its value."""
+        histogram = self._histograms[metric].get(())
+        if histogram is not None:
+            histogram.exemplify(exemplar)
 
     def get(self, metric: Metric, *labels: str | None) -> Number | None:
         """Return the value of a series, or None when there is none."""

@@ -148,6 +148,12 @@ class Tracing:
         self._last_step = self._last_step if step is None else step
         self._windows.step(payload, now.monotonic_s, duration_s, applied, self._run_context)
 
+    @property
+    def span_of_step(self) -> SpanContext | None:
+        """The span that tells most of the last step: its own, its window or the run; None when not kept."""
+        span = self._windows.span_of_step or self._run_context
+        return span if span.trace_flags.sampled else None
+
     def close(self, now: Moment) -> None:
         """End what is still open; nothing more will come."""
         self._windows.close(now.monotonic_s)

@@ -33,6 +33,8 @@ class Windows:
         self._due = 0.0
         self._slow = SlowSteps(slow_step_factor)
         self._span: Span | None = None
+        self.span_of_step: SpanContext | None = None
+        """The last step's own span, else that of its window; None where neither was made."""
         self._start_s = 0.0
         self._figures = WindowFigures()
         self._tokens_before: Number | None = None
@@ -68,6 +70,7 @@ class Windows:
         figures.loss = figures.loss if loss is None else loss
         tokens = finite(payload.get("tokens"))
         self._tokens = self._tokens if tokens is None else tokens
+        self.span_of_step = None if self._span is None else self._span.get_span_context()
         self._write_step(payload, now_s, duration_s, run)
         if self._window_s is not None and now_s - self._start_s >= self._window_s:
             self.close(now_s)
@@ -135,3 +138,4 @@ class Windows:
         links = (run,) if self._span is None and run is not None else ()
         step = self._writer.start(spans.STEP_SPAN, now_s - duration_s, parent, values, links)
         self._writer.end(step, now_s, {})
+        self.span_of_step = step.get_span_context()

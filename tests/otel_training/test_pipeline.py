@@ -20,9 +20,10 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.trace import SpanProcessor
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families
 
-from otel_training import OTelHook, process, start
+from otel_training import OTelHook, catalog, process, start
 
 FORKS = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
 
@@ -487,3 +488,51 @@ def test_a_failure_to_close_is_told_and_not_raised(begin, seen, caplog):
     telemetry._pipeline._run = None  # a defect of ours
     telemetry.close()
     assert any("close failed, training goes on" in line for line in lines(caplog))
+
+
+# --- exemplars ---
+
+OPENMETRICS = {"Accept": "application/openmetrics-text; version=1.0.0"}
+
+
+def exemplars(telemetry):
+    """Return the exemplars of the step durations as OpenMetrics has them, by the bucket's bound."""
+    request = urllib.request.Request(telemetry.url, headers=OPENMETRICS)
+    with urllib.request.urlopen(request, timeout=20) as answer:
+        families = list(parse_openmetrics(answer.read().decode()))
+    samples = [sample for family in families for sample in family.samples if sample.exemplar]
+    name = catalog.prometheus_name(catalog.STEP_DURATION)
+    assert {sample.name for sample in samples} <= {f"{name}_bucket"}
+    return {sample.labels["le"]: sample.exemplar for sample in samples}
+
+
+def test_a_step_s_bucket_leads_to_its_own_span_or_to_its_window(begin, seen):
+    telemetry = begin(prometheus=True, prometheus_port=0, step_span_ratio=0.5, **seen.arguments)
+    train(telemetry.hook, steps=4)
+    steps, [window] = seen.spans("training.step"), seen.spans("training.window")
+    known = {(span.context.trace_id, span.context.span_id) for span in (*steps, window)}
+    found = exemplars(telemetry)
+    assert found
+    for bound, exemplar in found.items():
+        assert (int(exemplar.labels["trace_id"], 16), int(exemplar.labels["span_id"], 16)) in known
+        assert 0 <= exemplar.value <= float(bound)
+        assert float(exemplar.timestamp) == pytest.approx(time.time(), abs=60)
+
+
+@pytest.mark.parametrize("why", ["no spans", "not sampled"])
+def test_there_is_no_exemplar_that_leads_nowhere(begin, seen, monkeypatch, why, caplog):
+    arguments = seen.arguments
+    if why == "no spans":
+        arguments = {"metric_readers": [seen.reader]}
+    else:
+        monkeypatch.setenv("OTEL_TRACES_SAMPLER", "always_off")
+    telemetry = begin(prometheus=True, prometheus_port=0, **arguments)
+    train(telemetry.hook)
+    assert exemplars(telemetry) == {}
+
+
+def test_the_older_text_format_has_no_exemplars(begin, seen):
+    telemetry = begin(prometheus=True, prometheus_port=0, **seen.arguments)
+    train(telemetry.hook)
+    with urllib.request.urlopen(telemetry.url, timeout=20) as answer:
+        assert b" # {" not in answer.read()
