@@ -13,7 +13,7 @@ from trainer.diloco.objects import DELTAS, DeltaName, Tensors, encode
 from trainer.diloco.store import Store, StoreError
 
 _LONGEST_BACKOFF_S = 10.0
-_ANSWER_S = 1.0
+_JOIN_S = 1.0
 
 
 @dataclass(frozen=True)
@@ -116,9 +116,11 @@ class Uploader:
             self._queue.clear()
             self._current = None
             self._changed.notify_all()
-            self._changed.wait_for(lambda: not self._is_answering, _ANSWER_S)
+            self._changed.wait_for(lambda: not self._is_answering, _JOIN_S)
         for delta in left:
             self._answer(delta, "delta_upload_failed", {"error": "TimeoutError: closed before the upload"})
+        if self._thread.is_alive():
+            self._thread.join(_JOIN_S)
 
     def _run(self) -> None:
         while (delta := self._take()) is not None:

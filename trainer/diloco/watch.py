@@ -8,6 +8,8 @@ from collections.abc import Callable
 from trainer.diloco.objects import GlobalWeights, read_newest_globals
 from trainer.diloco.store import Store, StoreError
 
+_JOIN_S = 1.0
+
 
 class GlobalWatch:
     """Fetches each newer generation of the global weights, on a thread of its own.
@@ -46,6 +48,8 @@ class GlobalWatch:
     def close(self) -> None:
         """Stop; a look into a store that hangs is left behind."""
         self._stopped.set()
+        if self._thread.is_alive():
+            self._thread.join(_JOIN_S)
 
     def _run(self) -> None:
         while not self._stopped.is_set():

@@ -8,6 +8,7 @@ import threading
 import pytest
 import torch
 
+from trainer.cli import main
 from trainer.config import load_config
 from trainer.diloco.master import run_master, run_master_from_config
 from trainer.diloco.objects import GlobalWeights, read_newest_globals, read_parameters, write_globals
@@ -66,6 +67,18 @@ def test_a_store_of_another_model_is_a_config_error(config, store, weights):
     write_globals(store, GlobalWeights(3, weights(1.0)))
     with pytest.raises(ConfigError, match=r"diloco\.store: .*weights of another model"):
         run_master_from_config(config(), stream=io.StringIO())
+
+
+def test_the_command_line_says_that_there_is_no_master(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "text.txt").write_bytes(b"the quick brown fox jumps over the lazy dog. " * 80)
+    (tmp_path / "c.yaml").write_text(
+        "model: {layers: 1, width: 16, heads: 2, context: 8}\n"
+        "data: {paths: [text.txt], batch_size: 4}\n"
+        "diloco: {role: worker, worker: a, store: store, join_timeout_s: 0.05}\n"
+    )
+    assert main(["train", "--config", "c.yaml"]) == 2
+    assert "trainer: no global weights in store within 0.05 s" in capsys.readouterr().err
 
 
 def test_who_trains_is_no_master_and_the_other_way_round(config, settings, listener):
