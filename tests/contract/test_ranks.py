@@ -235,3 +235,25 @@ def test_a_rank_that_is_killed_is_restarted_with_the_others_and_the_run_goes_on(
         assert (second["start_step"], second["last_step_reached"]) == (2, 3)
         assert launch.of(rank, "train_end")[-1]["outcome"] == "completed"
         assert launch.of(rank, "train_end")[-1]["steps"] == 6
+
+
+def test_the_example_is_one_command(tmp_path):
+    example = ROOT / "examples" / "torchrun.yaml"
+    (command,) = [line for line in example.read_text().splitlines() if line.startswith("#   torchrun ")]
+    arguments = command.split()[2:]
+    done = subprocess.run(
+        [sys.executable, "-m", "torch.distributed.run", *arguments, "--set", f"run.directory={tmp_path}/run"],
+        cwd=ROOT,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "OTEL_EXPORTER_PROMETHEUS_PORT": str(_two_ports())},
+        capture_output=True,
+        text=True,
+        timeout=58,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    for rank, name in enumerate(LOGS):
+        lines = [json.loads(line) for line in (tmp_path / "run" / name).read_text().splitlines()]
+        losses = [line["loss"] for line in lines if line["event"] == "train_step"]
+        assert losses[-1] < losses[0] - 0.5
+        assert (lines[-1]["event"], lines[-1]["outcome"]) == ("train_end", "completed")
+        assert f"rank {rank}: otel: scrape page at" in done.stdout
