@@ -82,7 +82,7 @@ class QuietThread(logging.Filter):
         names = [name for name in list(logging.root.manager.loggerDict) if name.startswith(_LOGGERS)]
         self._loggers = [logging.getLogger(name) for name in names]
         for logger in self._loggers:
-            logger.addFilter(self)
+            logger.filters.insert(0, self)  # the SDK's own filter would keep from us what it had a minute ago
 
     def close(self) -> None:
         """Leave the loggers as they were."""
@@ -105,7 +105,7 @@ class QuietThread(logging.Filter):
         return False
 
 
-_LOGGERS = ("opentelemetry.", "urllib3.")
+_LOGGERS = ("opentelemetry.", "urllib3.", "grpc.")
 
 
 class WatchedMetricExporter(MetricExporter):

@@ -1,17 +1,22 @@
 """The session that the HTTP exporters send by: exactly the headers and TLS files of the settings.
 
 Some releases of the exporters add headers and certificates of the process environment to what they are given,
-and requests would put a password of ``.netrc`` in place of an ``authorization`` header.
+and requests would put a password of ``.netrc`` in place of an ``authorization`` header. What is read of an
+answer is bounded in size and time, and a redirect is no delivery.
 """
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Any
 
 from otel_training.otlp import Otlp
 
 if TYPE_CHECKING:
     import requests
+
+MAX_ANSWER_BYTES = 64 * 1024
+"""What is read of an answer; those of OTLP are a few bytes."""
 
 # What requests and the exporters set themselves.
 _OF_THE_PROTOCOL = frozenset({
@@ -39,9 +44,34 @@ def exact_session(otlp: Otlp) -> requests.Session:
             merged = super().merge_environment_settings(url, proxies, stream, authorities, client_files)
             return {**merged, "cert": client_files}
 
+        def send(self, request: requests.PreparedRequest, **how: Any) -> requests.Response:
+            response = super().send(request, **{**how, "stream": True, "allow_redirects": False})
+            with response:
+                response._content = _read(response, otlp.timeout_s)
+            if response.is_redirect:
+                # To the exporters every status below 400 is a success. Followed, a POST becomes a GET that
+                # delivers nothing, or takes our headers to somebody else.
+                raise requests.TooManyRedirects(f"redirected elsewhere by status {response.status_code}")
+            return response
+
     session = ExactSession()
     session.auth = _ExactHeaders(dict(otlp.headers))
     return session
+
+
+def _read(response: requests.Response, timeout_s: float) -> bytes:
+    """Return the body, cut where it is too long; the time limit of requests counts anew with each byte."""
+    import requests
+
+    deadline_s = time.monotonic() + timeout_s
+    body = bytearray()
+    for piece in response.iter_content(1):
+        body += piece
+        if len(body) >= MAX_ANSWER_BYTES:
+            break
+        if time.monotonic() > deadline_s:
+            raise requests.ReadTimeout("the answer does not end")
+    return bytes(body)
 
 
 class _ExactHeaders:
