@@ -3,7 +3,7 @@
 import pytest
 
 from trainer.config import PluginSpec
-from trainer.plugins import build_plugin
+from trainer.plugins import build_plugin, check_plugin
 from trainer.problems import ConfigError
 
 CONTEXT = {"run_id": "r1", "attempt": 2, "device": "cpu"}
@@ -66,3 +66,30 @@ def test_mistakes_are_config_errors_that_name_the_key(module, name, arguments, p
     assert part in str(caught.value)
     assert str(caught.value).startswith("logging.hooks")
     assert "\n" not in str(caught.value)
+
+
+def _check(name, **arguments):
+    spec = PluginSpec(name=name, arguments=arguments)
+    check_plugin(spec, key="logging.hooks", group="trainer.no-such-group", context=CONTEXT)
+
+
+def test_checking_makes_nothing(module):
+    _check("my_hooks:strict", port=99999)  # making it would raise
+    _check("my_hooks:Hook", color="blue")
+    _check("my_hooks:Hook.make", anything=1)
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "part"),
+    [
+        ("my_hooks:strict", {}, "logging.hooks.my_hooks:strict: missing a required argument: 'port'"),
+        ("my_hooks:Hook", {"colour": "red"}, "unexpected keyword argument 'colour'"),
+        ("my_hooks:Gone", {}, "cannot load 'my_hooks:Gone'"),
+        ("my_hooks:NUMBER", {}, "is int, must be a callable"),
+        ("nope", {}, "unknown name 'nope'"),
+    ],
+)
+def test_checking_finds_what_making_would_refuse_at_the_call(module, name, arguments, part):
+    with pytest.raises(ConfigError) as caught:
+        _check(name, **arguments)
+    assert part in str(caught.value)

@@ -121,3 +121,12 @@ def test_a_checkpoint_of_another_model_is_told_in_one_line(make_run, quiet_logge
         other.fit()
     assert "\n" not in str(caught.value)
     assert heard.names == ["train_end"]
+
+
+def test_a_checkpoint_of_more_ranks_is_told_with_both_numbers(make_run, tmp_path):
+    manager = CheckpointManager(tmp_path)
+    make_run(logger=False, max_steps=1, checkpoints=manager).fit()
+    state = manager.load(manager.path_of(1))
+    manager.save(1, {**state, "ranks": state["ranks"] * 2})
+    with pytest.raises(CheckpointError, match="2 ranks have written it and 1 want to read it; accepted: 2"):
+        make_run(logger=False, max_steps=2, checkpoints=manager, resume=True).fit()
