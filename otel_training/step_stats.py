@@ -10,6 +10,8 @@ from otel_training.values import Number
 
 _REMEMBERED_STEPS = 101
 _ENOUGH_STEPS = 10
+_SHORTEST_SLOW_S = 0.001
+"""Below the finest bucket of step durations, the machine's noise is many medians long and no news."""
 
 
 class SlowSteps:
@@ -27,14 +29,17 @@ class SlowSteps:
     def is_slow(self, duration_s: float) -> bool:
         """Judge a step by those before it, then remember it; the first few are never slow."""
         by_size = self._by_size
-        slow = len(by_size) >= _ENOUGH_STEPS and duration_s > self._factor * by_size[len(by_size) // 2]
+        slow = (
+            len(by_size) >= _ENOUGH_STEPS
+            and duration_s >= _SHORTEST_SLOW_S
+            and duration_s > self._factor * by_size[len(by_size) // 2]
+        )
         self._in_order.append(duration_s)
         insort(by_size, duration_s)
         if len(self._in_order) > _REMEMBERED_STEPS:
             place = bisect_left(by_size, self._in_order.popleft())
-            del by_size[
-                place : place + 1
-            ]  # a slice: after an interrupt between the two lines above it is missing
+            # A slice: after an interrupt between the two lines above, the duration is missing.
+            del by_size[place : place + 1]
         return slow
 
 

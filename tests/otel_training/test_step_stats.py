@@ -23,6 +23,14 @@ def test_a_step_is_slow_above_the_factor_and_not_at_it():
     assert slow.is_slow(1.5001)
 
 
+def test_a_step_below_a_millisecond_is_never_slow():
+    slow = SlowSteps(3.0)
+    for _ in range(10):
+        slow.is_slow(0.00002)
+    assert not slow.is_slow(0.0009)
+    assert slow.is_slow(0.0011)
+
+
 @given(DURATIONS)
 def test_steps_are_judged_by_the_median_of_the_last_hundred_and_one(durations_s):
     slow = SlowSteps(2.0)
