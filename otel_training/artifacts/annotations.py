@@ -58,6 +58,8 @@ class _PrometheusAnnotation(AnnotationQuery):
         fields = super().to_json()
         fields.pop("builtIn", None)
         fields["titleFormat"] = self._annotation.title
+        # Newer versions read the query here, some of them only here.
+        fields["target"] = {"refId": "Anno", "expr": self._annotation.expression}
         if self._annotation.value_is_time:
             fields["useValueForTime"] = "on"
         return fields
@@ -77,8 +79,12 @@ def all_annotations() -> list[Annotation]:
         Annotation("Starts", f"{active} == 1 unless {before} == 1", f"Start of {legends.RUN}", "green"),
         Annotation(
             "Ends",
-            happened(catalog.RUNS, catalog.OUTCOME, catalog.ERROR_TYPE),
-            f"End of {legends.RUN}: {label(catalog.OUTCOME)} {label(catalog.ERROR_TYPE)}",
+            legends.joined(
+                happened(catalog.RUNS, catalog.OUTCOME, catalog.ERROR_TYPE),
+                catalog.OUTCOME,
+                catalog.ERROR_TYPE,
+            ),
+            f"End of {legends.RUN}: {{{{{legends.WHAT}}}}}",
             "purple",
         ),
         Annotation(

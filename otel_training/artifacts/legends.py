@@ -10,6 +10,19 @@ def label(attribute: Attribute) -> str:
     return "{{" + attribute.label + "}}"
 
 
+WHAT = "what"
+"""Label that ``joined`` makes."""
+
+
+def joined(expression: str, *attributes: Attribute) -> str:
+    """Return series with the values of some attributes side by side in a label of their own.
+
+    Where a series lacks a label, Grafana would write the label's name into its legend.
+    """
+    labels = ", ".join(f'"{attribute.label}"' for attribute in attributes)
+    return f'label_join({expression}, "{WHAT}", " ", {labels})'
+
+
 RUN = f"{label(catalog.RUN_NAME)} {label(catalog.RUN_ID)}"
 RANK = f"{label(catalog.RUN_NAME)} rank {label(catalog.RANK)}"
 HOST = "{{" + INSTANCE + "}}"

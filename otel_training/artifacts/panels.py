@@ -17,6 +17,8 @@ Panel = timeseries.Panel | stat.Panel | bargauge.Panel
 
 SECONDS, BYTES, FRACTION, COUNT, PER_SECOND = "s", "bytes", "percentunit", "short", "ops"
 CELSIUS, WATTS, JOULES, PLAIN = "celsius", "watt", "joule", "none"
+EVENTS_PER_SECOND, DIGITS = "eps", "locale"
+"""``DIGITS`` shows all digits of a number, in groups of three."""
 
 NO_DATA = "Nothing reported in this time range"
 NO_GPU = "No CUDA device reports here"
@@ -75,7 +77,7 @@ def number(
     Args:
         text: Its words.
         queries: What to show.
-        steps: From which value on which colour; green below the first.
+        steps: From which value on which colour; green below the first, and white without any.
         values: Words and colour for single values.
         decimals: Digits after the point; Grafana's choice when None.
         span: Width in columns of 24.
@@ -96,7 +98,8 @@ def number(
             for index, (value, (words, color)) in enumerate(values.items())
         }
         panel.mappings([models.ValueMap(options=options)])
-    panel.thresholds(_steps(steps))
+    # A colour is a judgement: numbers that nobody can judge alone are white, their missing values, too.
+    panel.thresholds(_steps(steps, base="green" if steps else "text"))
     return panel
 
 
@@ -108,6 +111,7 @@ def lines(
     minimum: float | None = None,
     maximum: float | None = None,
     log_scale: bool = False,
+    dots: bool = False,
     dashed: tuple[str, ...] = (),
 ) -> timeseries.Panel:
     """Return lines over time.
@@ -120,11 +124,13 @@ def lines(
         minimum: Lower end of the axis.
         maximum: Upper end of the axis.
         log_scale: A logarithmic axis, base 10.
+        dots: A dot for each value, for what happens too seldom to make a line.
         dashed: Patterns of legends that are drawn dashed and grey: limits and targets.
     """
     panel = _described(timeseries.Panel(), text, queries)
     panel.span(span).height(height)
-    panel.line_width(1).fill_opacity(8).show_points(styles.VisibilityMode("auto"))
+    panel.line_width(1).fill_opacity(0 if dots else 8)
+    panel.show_points(styles.VisibilityMode("always" if dots else "auto")).point_size(6 if dots else 5)
     # A run that was away leaves a gap; a scrape or two that failed does not.
     panel.span_nulls(60000.0)
     _legend(panel)
@@ -149,23 +155,52 @@ def lines(
 
 
 def areas(
-    text: Text, *queries: Query, span: int = 12, height: int = 8, maximum: float | None = None
+    text: Text,
+    *queries: Query,
+    span: int = 12,
+    height: int = 8,
+    maximum: float | None = None,
+    colors: dict[str, str] | None = None,
 ) -> timeseries.Panel:
-    """Return parts of a whole over time, stacked."""
+    """Return parts of a whole over time, stacked.
+
+    Args:
+        text: Its words.
+        queries: What to show.
+        span: Width in columns of 24.
+        height: Height in rows of the grid.
+        maximum: Upper end of the axis.
+        colors: Colour of each legend, so that a part looks the same wherever and whenever it is shown.
+    """
     panel = lines(text, *queries, span=span, height=height, minimum=0.0, maximum=maximum)
     panel.fill_opacity(60).line_width(0).stacking(_stacked())
+    for legend, color in (colors or {}).items():
+        fixed = {"mode": "fixed", "fixedColor": color}
+        panel.override_by_name(legend, [models.DynamicConfigValue(id_val="color", value=fixed)])
     return panel
 
 
 def events(text: Text, *queries: Query, span: int = 8, height: int = 7) -> timeseries.Panel:
     """Return how often something happened, as bars: mostly nothing, and then one wants to see when."""
     panel = lines(text, *queries, span=span, height=height, minimum=0.0)
+    # A bar a minute. Finer ones are narrower than the window of their rates and show one event many times.
+    panel.interval("1m")
     panel.draw_style(styles.GraphDrawStyle("bars")).fill_opacity(80).decimals(0).stacking(_stacked())
     return panel
 
 
-def ranking(text: Text, *queries: Query, span: int = 8, height: int = 8) -> bargauge.Panel:
-    """Return who has most, now: a bar for each series."""
+def ranking(
+    text: Text, *queries: Query, span: int = 8, height: int = 8, maximum: float | None = None
+) -> bargauge.Panel:
+    """Return who has most, now: a bar for each series.
+
+    Args:
+        text: Its words.
+        queries: What to show.
+        span: Width in columns of 24.
+        height: Height in rows of the grid.
+        maximum: What fills a bar; the largest value when None, which makes full bars of equal trifles.
+    """
     panel = _described(bargauge.Panel(), text, queries)
     panel.span(span).height(height)
     panel.reduce_options(common.ReduceDataOptions().calcs(["lastNotNull"]).values(False))
@@ -173,6 +208,8 @@ def ranking(text: Text, *queries: Query, span: int = 8, height: int = 8) -> barg
         styles.BarGaugeDisplayMode("gradient")
     )
     panel.show_unfilled(True).min(0.0)
+    if maximum is not None:
+        panel.max(maximum)
     panel.thresholds(_steps(()))
     return panel
 
@@ -194,11 +231,11 @@ def _legend(panel: timeseries.Panel) -> None:
     panel.tooltip(tooltip.sort(styles.SortOrder("desc")))
 
 
-def _steps(steps: tuple[tuple[float, str], ...]) -> dashboards.ThresholdsConfig:
-    base = [models.Threshold(value=None, color="green")]
+def _steps(steps: tuple[tuple[float, str], ...], base: str = "green") -> dashboards.ThresholdsConfig:
+    first = [models.Threshold(value=None, color=base)]
     above = [models.Threshold(value=value, color=color) for value, color in steps]
     config = dashboards.ThresholdsConfig()
-    config.mode(models.ThresholdsMode("absolute")).steps(base + above)
+    config.mode(models.ThresholdsMode("absolute")).steps(first + above)
     return config
 
 

@@ -82,7 +82,7 @@ def _counted(metric: Metric, by: Attribute) -> Query:
 def _event_rate() -> Panel:
     rate = aggregate("sum", RANKS.rate(catalog.BRIDGE_EVENTS), (catalog.EVENT_NAME.label,))
     return lines(
-        Text("Events per second", "By name, over all chosen ranks.", panels.PER_SECOND),
+        Text("Events per second", "By name, over all chosen ranks.", panels.EVENTS_PER_SECOND),
         Query(rate, label(catalog.EVENT_NAME)),
         minimum=0.0,
     )
@@ -94,7 +94,7 @@ def _outcomes() -> Panel:
         Text(
             "Events by outcome",
             "Handled, ignored (no event of the catalog), or failed, in a second.",
-            panels.PER_SECOND,
+            panels.EVENTS_PER_SECOND,
         ),
         Query(
             aggregate("sum", RANKS.rate(catalog.BRIDGE_EVENTS), by),

@@ -18,12 +18,14 @@ from otel_training.artifacts.panels import (
     lines,
     number,
 )
-from otel_training.artifacts.queries import RUN_LABELS, Queries, aggregate, equals
+from otel_training.artifacts.queries import RUN_LABELS, Queries, aggregate, any_of, equals
 from otel_training.artifacts.variables import CHOSEN_DEVICES as CUDA
 from otel_training.artifacts.variables import CHOSEN_RANKS as RANKS
 from otel_training.artifacts.variables import CHOSEN_RUNS as RUNS
 from otel_training.artifacts.variables import CHOSEN_XLA_DEVICES as XLA
-from otel_training.catalog import Metric, devices
+from otel_training.catalog import Attribute, Metric, devices
+
+LARGEST = "Each the largest of the chosen devices; choose one above to see it alone."
 
 
 def rows() -> list[tuple[str, list[Panel]]]:
@@ -40,6 +42,16 @@ def rows() -> list[tuple[str, list[Panel]]]:
 
 def _query(queries: Queries, metric: Metric, legend: str) -> Query:
     return Query(queries.series(metric), legend)
+
+
+def _most(metric: Metric, name: str, *by: Attribute) -> Query:
+    """Return the largest figure of each run's chosen devices; a line for each would fill the legend."""
+    labels = tuple(attribute.label for attribute in by)
+    return Query(aggregate("max", CUDA.series(metric), (*RUN_LABELS, *labels)), f"{name} {legends.RUN}")
+
+
+def _limit(queries: Queries, metric: Metric) -> Query:
+    return Query(aggregate("min", queries.series(metric), RUN_LABELS), f"limit {legends.RUN}")
 
 
 def _summary() -> list[Panel]:
@@ -110,7 +122,6 @@ def _summary() -> list[Panel]:
 
 
 def _allocator() -> list[Panel]:
-    pool = f"{label(devices.CUDA_POOL)} {legends.CUDA}"
     return [
         lines(
             Text(
@@ -120,45 +131,45 @@ def _allocator() -> list[Panel]:
                 NO_GPU,
             ),
             _query(CUDA, devices.CUDA_ALLOCATED, legends.CUDA),
-            _query(CUDA, devices.CUDA_LIMIT, f"limit {legends.CUDA}"),
+            _limit(CUDA, devices.CUDA_LIMIT),
             minimum=0.0,
             dashed=LIMIT,
         ),
         lines(
             Text(
                 "Allocator",
-                "Reserved: held from the driver. Active: live or still used by a stream. Requested: before "
-                "rounding up. Inactive split: fragments that cannot be given back.",
+                f"{LARGEST} Reserved: held from the driver. Active: live or still used by a stream. "
+                "Requested: before rounding up. Inactive split: fragments that cannot be given back.",
                 panels.BYTES,
                 NO_GPU,
             ),
-            _query(CUDA, devices.CUDA_RESERVED, f"reserved {legends.CUDA}"),
-            _query(CUDA, devices.CUDA_ACTIVE, f"active {legends.CUDA}"),
-            _query(CUDA, devices.CUDA_REQUESTED, f"requested {legends.CUDA}"),
-            _query(CUDA, devices.CUDA_INACTIVE_SPLIT, f"inactive split {legends.CUDA}"),
+            _most(devices.CUDA_RESERVED, "reserved"),
+            _most(devices.CUDA_ACTIVE, "active"),
+            _most(devices.CUDA_REQUESTED, "requested"),
+            _most(devices.CUDA_INACTIVE_SPLIT, "inactive split"),
             minimum=0.0,
         ),
         lines(
             Text(
                 "Peaks",
-                "The most since the last reset of PyTorch's peak statistics, or since the start.",
+                f"{LARGEST} The most since the last reset of PyTorch's peak statistics, or since the start.",
                 panels.BYTES,
                 NO_GPU,
             ),
-            _query(CUDA, devices.CUDA_PEAK_ALLOCATED, f"allocated {legends.CUDA}"),
-            _query(CUDA, devices.CUDA_PEAK_RESERVED, f"reserved {legends.CUDA}"),
-            _query(CUDA, devices.CUDA_PEAK_ACTIVE, f"active {legends.CUDA}"),
+            _most(devices.CUDA_PEAK_ALLOCATED, "allocated"),
+            _most(devices.CUDA_PEAK_RESERVED, "reserved"),
+            _most(devices.CUDA_PEAK_ACTIVE, "active"),
             minimum=0.0,
             span=8,
         ),
         lines(
             Text(
                 "Pools",
-                "Memory of live tensors in the pools of small (up to 1 MiB) and large blocks.",
+                f"{LARGEST} Memory of live tensors in the pools of small (up to 1 MiB) and large blocks.",
                 panels.BYTES,
                 NO_GPU,
             ),
-            _query(CUDA, devices.CUDA_POOL_ALLOCATED, pool),
+            _most(devices.CUDA_POOL_ALLOCATED, label(devices.CUDA_POOL), devices.CUDA_POOL),
             minimum=0.0,
             span=8,
         ),
@@ -180,8 +191,8 @@ def _allocator() -> list[Panel]:
                 panels.PER_SECOND,
                 NO_GPU,
             ),
-            Query(CUDA.rate(devices.CUDA_ALLOCATIONS), f"taken {legends.CUDA}"),
-            Query(CUDA.rate(devices.CUDA_FREES), f"given back {legends.CUDA}"),
+            Query(aggregate("sum", CUDA.rate(devices.CUDA_ALLOCATIONS), RUN_LABELS), f"taken {legends.RUN}"),
+            Query(aggregate("sum", CUDA.rate(devices.CUDA_FREES), RUN_LABELS), f"given back {legends.RUN}"),
             minimum=0.0,
         ),
         lines(
@@ -199,15 +210,17 @@ def _allocator() -> list[Panel]:
 
 def _gpu() -> list[Panel]:
     errors = CUDA.happened(devices.HW_ERRORS)
+    coding = CUDA.series(devices.GPU_UTILIZATION, any_of(devices.GPU_TASK, "encoder", "decoder"))
     return [
         lines(
             Text(
                 "Utilization",
-                "Part of the time in which the GPU, its encoder or its decoder ran something.",
+                "Part of the time in which the GPU ran something; encoder and decoder only where they do.",
                 panels.FRACTION,
                 NO_NVML,
             ),
-            _query(CUDA, devices.GPU_UTILIZATION, f"{label(devices.GPU_TASK)} {legends.CUDA}"),
+            Query(CUDA.series(devices.GPU_UTILIZATION, equals(devices.GPU_TASK, "general")), legends.CUDA),
+            Query(f"{coding} > 0", f"{label(devices.GPU_TASK)} {legends.CUDA}"),
             minimum=0.0,
             maximum=1.0,
         ),
@@ -219,7 +232,7 @@ def _gpu() -> list[Panel]:
                 NO_NVML,
             ),
             _query(CUDA, devices.GPU_MEMORY_USAGE, legends.CUDA),
-            _query(CUDA, devices.GPU_MEMORY_LIMIT, f"limit {legends.CUDA}"),
+            _limit(CUDA, devices.GPU_MEMORY_LIMIT),
             minimum=0.0,
             dashed=LIMIT,
         ),
@@ -263,7 +276,7 @@ def _xla() -> list[Panel]:
                 NO_XLA,
             ),
             _query(XLA, devices.XLA_USAGE, legends.XLA),
-            _query(XLA, devices.XLA_LIMIT, f"limit {legends.XLA}"),
+            _limit(XLA, devices.XLA_LIMIT),
             minimum=0.0,
             dashed=LIMIT,
             span=8,

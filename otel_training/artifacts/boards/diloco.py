@@ -151,7 +151,7 @@ def _uploads() -> Panel:
             panels.COUNT,
             NO_DILOCO,
         ),
-        Query(seen, " ".join([*map(label, by), legends.RUN])),
+        Query(legends.joined(seen, *by), f"{{{{{legends.WHAT}}}}} {legends.RUN}"),
         span=12,
         height=8,
     )

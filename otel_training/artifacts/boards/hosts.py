@@ -23,13 +23,19 @@ def host() -> list[Panel]:
     def by_host(metric: Metric, *by: catalog.Attribute) -> str:
         return aggregate("max", RUNS.series(metric), (*HOST_LABELS, *(attribute.label for attribute in by)))
 
+    busy = RUNS.series(devices.SYSTEM_CPU_UTILIZATION, f'{devices.CPU_MODE.label}!="idle"')
     return [
         areas(
-            Text("CPU", "Part of the host's CPU time by mode. From local rank 0.", panels.FRACTION),
-            Query(
-                by_host(devices.SYSTEM_CPU_UTILIZATION, devices.CPU_MODE),
-                f"{label(devices.CPU_MODE)} {legends.HOST}",
+            Text(
+                "CPU",
+                "Part of the hosts' CPU time by mode, mean over hosts, without idle time. From local rank 0.",
+                panels.FRACTION,
             ),
+            Query(
+                aggregate("avg", busy, (*RUN_LABELS, devices.CPU_MODE.label)),
+                f"{label(devices.CPU_MODE)} {legends.RUN}",
+            ),
+            maximum=1.0,
         ),
         lines(
             Text(

@@ -8,10 +8,19 @@ from otel_training.artifacts.boards import headline
 from otel_training.artifacts.boards.headline import by_run, of_run
 from otel_training.artifacts.legends import label
 from otel_training.artifacts.panels import Panel, Query, Text, areas, events, lines
-from otel_training.artifacts.queries import RUN_LABELS, aggregate
+from otel_training.artifacts.queries import RANK_LABELS, RUN_LABELS, aggregate
 from otel_training.artifacts.variables import CHOSEN_RANKS as RANKS
 from otel_training.artifacts.variables import CHOSEN_RUNS as RUNS
 from otel_training.catalog import Metric
+
+COLORS = dict(
+    zip(
+        catalog.TIME_STATE.values,
+        ("green", "orange", "blue", "light-blue", "purple", "yellow", "light-purple", "text", "red"),
+        strict=True,
+    )
+)
+"""Colour of each state of the training thread: steps are green, and red is time that goes into nothing."""
 
 
 def rows() -> list[tuple[str, list[Panel]]]:
@@ -19,8 +28,8 @@ def rows() -> list[tuple[str, list[Panel]]]:
     return [
         ("Is it healthy?", [*headline.health(), *headline.figures()]),
         ("Learning", [_loss(), _gradient_norm(), _learning_rate(), _progress()]),
-        ("Speed", [_step_time(), _time_by_state(), _throughput(), _efficiency()]),
-        ("Checkpoints and incidents", [_checkpoint_time(), _checkpoint_size(), _samples(), *_incidents()]),
+        ("Speed", [_step_time(), _time_by_state(), _throughput(), _samples(), _efficiency()]),
+        ("Checkpoints and incidents", [_checkpoint_time(), _checkpoint_size(), *_incidents()]),
     ]
 
 
@@ -84,6 +93,7 @@ def _throughput() -> Panel:
             "The trainer reports no tokens",
         ),
         Query(by_run("sum", RANKS.rate(catalog.TOKENS)), legends.RUN),
+        span=8,
         minimum=0.0,
     )
 
@@ -113,6 +123,7 @@ def _time_by_state() -> Panel:
         ),
         Query(f"{part} / scalar(sum({RANKS.rate(catalog.TIME)}))", label(catalog.TIME_STATE)),
         maximum=1.0,
+        colors=COLORS,
     )
 
 
@@ -125,7 +136,8 @@ def _efficiency() -> Panel:
             panels.FRACTION,
         ),
         Query(by_run("avg", RANKS.series(catalog.GOODPUT_UTILIZATION)), f"goodput {legends.RUN}"),
-        Query(by_run("avg", RANKS.series(catalog.FLOPS_UTILIZATION)), f"MFU {legends.RUN}"),
+        headline.mfu(f"MFU {legends.RUN}"),
+        span=8,
         minimum=0.0,
         maximum=1.0,
     )
@@ -136,14 +148,14 @@ def _checkpoint_time() -> Panel:
     return lines(
         Text(
             "Checkpoint time",
-            "Time to save a checkpoint, mean and slowest of the chosen ranks.",
+            "Time to save a checkpoint: mean over ranks, and the rank that took longest.",
             panels.SECONDS,
             "No checkpoint in this time range",
         ),
-        Query(RANKS.mean(metric, RUN_LABELS), f"{legends.EXACT} {legends.RUN}"),
-        Query(RANKS.quantile(0.99, metric, RUN_LABELS), f"{legends.P99} {legends.RUN}"),
-        span=8,
+        Query(RANKS.mean(metric, RUN_LABELS), f"mean {legends.RUN}"),
+        Query(by_run("max", RANKS.mean(metric, RANK_LABELS)), f"slowest rank {legends.RUN}"),
         minimum=0.0,
+        dots=True,
     )
 
 
@@ -156,7 +168,6 @@ def _checkpoint_size() -> Panel:
             "No checkpoint in this time range",
         ),
         of_run("max", catalog.CHECKPOINT_SIZE),
-        span=8,
         minimum=0.0,
     )
 
@@ -181,13 +192,13 @@ def _incidents() -> list[Panel]:
     def counted(metric: Metric, *by: catalog.Attribute) -> Query:
         labels = tuple(attribute.label for attribute in by)
         seen = aggregate("sum", RANKS.happened(metric), (*RUN_LABELS, *labels))
-        return Query(seen, " ".join([*map(label, by), legends.RUN]))
+        return Query(legends.joined(seen, *by), f"{{{{{legends.WHAT}}}}} {legends.RUN}")
 
     return [
         events(
             Text(
                 "NaN or infinite values",
-                "By field and kind. They are counted and never sent.",
+                "By field and kind, over all ranks. They are counted and never sent.",
                 panels.COUNT,
                 panels.NO_EVENTS,
             ),
@@ -196,12 +207,17 @@ def _incidents() -> list[Panel]:
         events(
             Text(
                 "Steps skipped or done again",
-                "Skipped by reason; done again after a resume.",
+                "Skipped by reason; done again after a resume. Of the rank that has most.",
                 panels.COUNT,
                 panels.NO_EVENTS,
             ),
-            counted(catalog.STEP_SKIPS, catalog.SKIP_REASON),
-            Query(by_run("sum", RANKS.happened(catalog.STEP_REPLAYS)), f"done again {legends.RUN}"),
+            Query(
+                aggregate(
+                    "max", RANKS.happened(catalog.STEP_SKIPS), (*RUN_LABELS, catalog.SKIP_REASON.label)
+                ),
+                f"skipped: {label(catalog.SKIP_REASON)} {legends.RUN}",
+            ),
+            Query(by_run("max", RANKS.happened(catalog.STEP_REPLAYS)), f"done again {legends.RUN}"),
         ),
         events(
             Text(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from otel_training import catalog
 from otel_training.artifacts import legends, panels
+from otel_training.artifacts.boards import headline
 from otel_training.artifacts.boards.headline import by_run
 from otel_training.artifacts.panels import Panel, Query, Text, lines, number, ranking
 from otel_training.artifacts.queries import RANK_LABELS, RUN_LABELS, aggregate, equals
@@ -110,6 +111,7 @@ def _silent() -> Panel:
             "No rank reports now",
         ),
         Query(f"topk({MOST}, {since})", legends.RANK, instant=True),
+        maximum=headline.SILENT_S,
     )
 
 
@@ -122,6 +124,7 @@ def _waiting() -> Panel:
             "No rank reports now",
         ),
         Query(f"topk({MOST}, {_share_of_wait()})", legends.RANK, instant=True),
+        maximum=1.0,
     )
 
 
@@ -155,6 +158,7 @@ def _checkpoint_time() -> Panel:
         ),
         Query(RANKS.mean(catalog.CHECKPOINT_DURATION, RANK_LABELS), legends.RANK),
         minimum=0.0,
+        dots=True,
     )
 
 
