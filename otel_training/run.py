@@ -54,6 +54,7 @@ class Run:
         self._tracing = tracing
         self._hooks: set[int] = set()
         self._deliveries: OrderedDict[int, tuple[float, Counter[int]]] = OrderedDict()
+        self._stepped = False
 
     def join(self, hook: int) -> None:
         """Take events of one more hook."""
@@ -109,8 +110,12 @@ class Run:
 
         An event that one hook brings twice is two events, so deliveries are counted by hook: this one is new
         when no other hook has brought its like as often. A training that is done again, as in a notebook,
-        brings all its events once more through another hook, but later.
+        brings all its events once more through another hook, but later, or after the first has made steps.
         """
+        if event == "train_start" and self._stepped:
+            self._deliveries.clear()
+        if event in ("train_start", "train_step"):
+            self._stepped = event == "train_step"
         content = attempt(_fingerprint, event, payload) or 0
         now_s = self._clock.now().monotonic_s
         since_s, deliveries = self._deliveries.pop(content, (now_s, Counter[int]()))
