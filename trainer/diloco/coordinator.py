@@ -133,8 +133,8 @@ class Coordinator:
 
         Global weights are adopted here only, between two steps, and local work that they lack is put on top.
         """
-        if step == self._step or self.generation < 0:
-            return  # the optimizer skipped, or training is to stop before there were any global weights
+        if self.generation < 0:
+            return  # training is to stop before there were any global weights
         self._step = step
         self._take_back()
         if step < self._due_step and self._globals.newer_than(self.generation) is None:

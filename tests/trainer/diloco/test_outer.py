@@ -170,7 +170,7 @@ def test_killed_between_momentum_and_weights_the_step_is_made_again(
     start, newest, send, store, listener, until
 ):
     loop = start(workers=1, outer_momentum=0.9)
-    until(newest)
+    until(lambda: loop.generation == 0)
     store.broken = {"write globals"}
     send("a", 1.0)
     until(lambda: store.objects("outer"), "writing the momentum")
@@ -209,8 +209,8 @@ def test_killed_after_publishing_included_deltas_are_not_taken_again(
 def test_a_store_that_fails_for_a_while_costs_time_only(
     start, newest, weights, store, url, listener, until, broken
 ):
-    start(workers=1)
-    until(newest)
+    loop = start(workers=1)
+    until(lambda: loop.generation == 0)
     store.broken = {broken}
     Store(url).write("deltas", delta_label(0, 10, "a", "0"), encode(weights(1.0)))
     until(lambda: listener.warnings, "telling of the failure")
@@ -265,9 +265,9 @@ def test_a_master_whose_workers_were_done_ends_when_nobody_joins(start, store):
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_a_loop_that_dies_is_no_end(start, newest, send, listener, until):
+def test_a_loop_that_dies_is_no_end(start, send, until):
     loop = start(workers=1)
-    until(newest)
+    until(lambda: loop.generation == 0)
 
     def fail(delta):
         raise RuntimeError("planted")
