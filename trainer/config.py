@@ -13,7 +13,7 @@ from pydantic import BeforeValidator, Field, ValidationError, field_validator, m
 
 from trainer.diloco.settings import DiLoCoSection
 from trainer.overrides import apply_override, parse_override
-from trainer.problems import ConfigError, describe_problems
+from trainer.problems import ConfigError, describe_problems, yaml_problem
 from trainer.section import Section
 from trainer.signals import parse_signal
 
@@ -273,7 +273,7 @@ def _read_yaml(path: Path) -> dict[str, Any]:
             [f"cannot read config file {path}: {getattr(error, 'strerror', None) or error}"]
         ) from None
     except yaml.YAMLError as error:
-        raise ConfigError([f"config file {path} is not YAML: {' '.join(str(error).split())}"]) from None
+        raise ConfigError([f"config file {path} is not YAML: {yaml_problem(error)}"]) from None
     if tree is None:
         return {}
     if not isinstance(tree, dict):

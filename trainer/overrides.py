@@ -6,7 +6,7 @@ from typing import Any
 
 import yaml
 
-from trainer.problems import ConfigError
+from trainer.problems import ConfigError, show_value
 
 
 def parse_override(text: str) -> tuple[str, Any]:
@@ -17,7 +17,7 @@ def parse_override(text: str) -> tuple[str, Any]:
     """
     key, equals, value = text.partition("=")
     if not equals or not key.strip():
-        raise ConfigError([f"--set {text}: must be key=value, such as train.max_steps=100"])
+        raise ConfigError([f"--set {show_value(text, text)}: must be key=value, such as train.max_steps=100"])
     try:
         return key.strip(), yaml.safe_load(value)
     except yaml.YAMLError:
@@ -51,7 +51,7 @@ def _descend(node: Any, part: str, following: str, key: str) -> Any:
     if isinstance(node, list):
         return _list_item(node, part, key)
     if not isinstance(node, dict):
-        raise ConfigError([f"{key}: cannot be set, it lies in {node!r}"])
+        raise ConfigError([f"{key}: cannot be set, it lies in {show_value(key, node)}"])
     if node.get(part) is None:
         # The two lists of a config that are addressed by name may not be there yet.
         node[part] = [] if part in ("hooks", "callbacks") and not following.isdecimal() else {}

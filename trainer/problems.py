@@ -7,9 +7,11 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
+import yaml
 from pydantic import BaseModel, ValidationError
 
 _SECRET = re.compile(r"token|key|header|password|passwd|secret|credential|auth", re.IGNORECASE)
+_SECRET_URL = re.compile(r"://[^/\s]*@|://\S*\?")  # with user and password, or with a query
 _VALUE_LENGTH = 80
 
 
@@ -40,6 +42,13 @@ def show_value(key: str, value: object) -> str:
         return "(hidden)"
     text = repr(value)
     return text if len(text) <= _VALUE_LENGTH else text[: _VALUE_LENGTH - 3] + "..."
+
+
+def yaml_problem(error: yaml.YAMLError) -> str:
+    """Return where a file stops being YAML and why, without quoting it: the line may hold a secret."""
+    mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None)
+    where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
+    return where + re.sub(r"'[^']{3,}'", "'...'", str(problem or type(error).__name__))
 
 
 def closest(name: str, known: Iterable[str]) -> str:
@@ -76,6 +85,8 @@ def _section(schema: type[BaseModel], parents: Iterable[object]) -> type[BaseMod
 
 
 def _holds_secret(value: object) -> bool:
+    if isinstance(value, str):
+        return _SECRET_URL.search(value) is not None
     if isinstance(value, dict):
         return any(_SECRET.search(str(key)) or _holds_secret(item) for key, item in value.items())
     if isinstance(value, list | tuple):
