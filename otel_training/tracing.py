@@ -222,13 +222,14 @@ class Tracing:
         values: Mapping[Attribute, Any],
         error: Any = None,
     ) -> None:
-        """Write a span that ends now and took the event's duration; before the run has started, keep it."""
+        """Write a span that ends now and took the event's duration; one before the run is kept for it."""
         duration_s = max(0.0, finite(payload.get("duration_s")) or 0.0)
 
         def write() -> None:
             self._writer.whole(data, now_s - duration_s, now_s, self._parent, values, error)
 
-        if self._run_context.is_valid:
+        # A master of DiLoCo has outer steps and no run: there is nothing to wait for.
+        if self._run_context.is_valid or data is spans.OUTER_STEP_SPAN:
             write()
         elif len(self._early) < _MAX_EARLY_SPANS:
             self._early.append(write)

@@ -561,3 +561,15 @@ def test_close_from_another_thread_while_events_arrive():
     assert len(capture.spans("training.run")) == 1
     assert len(capture.spans("training.window")) == 1
     capture.close()
+
+
+def test_a_master_without_a_run_shows_each_outer_step_at_once(events, span_box):
+    for outer_step in range(1, 4):
+        events(
+            "outer_step", after=1.0, outer_step=outer_step, deltas_found=2, deltas_included=2, duration_s=0.5
+        )
+    assert [span.attributes["training.outer.step"] for span in span_box.all("training.outer_step")] == [
+        1,
+        2,
+        3,
+    ]
