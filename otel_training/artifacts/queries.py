@@ -50,7 +50,7 @@ class Queries:
         """Return what a counter gains in a second."""
         return f"rate({self.series(metric, *matchers, part=part)}[{window or self.window}])"
 
-    def happened(self, metric: Metric, *matchers: str, window: str = "") -> str:
+    def happened(self, metric: Metric, *matchers: str, part: str = "", window: str = "") -> str:
         """Return how often something was counted within the window, the first time included.
 
         ``increase`` alone is blind to the first event of a counter that appears with it, which is how most
@@ -58,7 +58,7 @@ class Queries:
         one is new: what it begins with counts, too.
         """
         window = window or self.window
-        selector = self.series(metric, *matchers)
+        selector = self.series(metric, *matchers, part=part)
         now, before = f"{selector}[{window}]", f"{selector}[{window}] offset {window}"
         return (
             f"(((increase({now}) + min_over_time({now})) or last_over_time({now}))"
@@ -76,6 +76,12 @@ class Queries:
             for part in ("_sum", "_count")
         ]
         return " / ".join(parts)
+
+    def mean_of_rare(self, metric: Metric, by: tuple[str, ...]) -> str:
+        """Return the mean of what a histogram took in, where each observation counts, the first included."""
+        return " / ".join(
+            aggregate("sum", self.happened(metric, part=part), by) for part in ("_sum", "_count")
+        )
 
     def quantile(self, fraction: float, metric: Metric, by: tuple[str, ...], window: str = "") -> str:
         """Return a quantile as the buckets let one estimate it.

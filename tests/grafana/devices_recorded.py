@@ -47,7 +47,11 @@ def gpu(rank: int) -> Reader:
             Sample(devices.GPU_UTILIZATION, 0.0, (*card, "decoder")),
             Sample(devices.GPU_MEMORY_USAGE, used + 0.7 * GIB, card),
             Sample(devices.GPU_MEMORY_LIMIT, 80.0 * GIB, card),
-            Sample(devices.HW_TEMPERATURE, round(34 + busy * (30 + 2 * wave) + (14 * busy if rank == 3 else 0)), card),
+            Sample(
+                devices.HW_TEMPERATURE,
+                round(34 + busy * (30 + 2 * wave) + (14 * busy if rank == 3 else 0)),
+                card,
+            ),
             Sample(devices.HW_POWER, power_w, card),
             Sample(devices.HW_ENERGY, 1e7 + 610.0 * at_s, card),
             Sample(devices.HW_ERRORS, 3 + int(at_s > 2000) if rank == 3 else 0, (*card, "corrected")),

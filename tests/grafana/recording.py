@@ -1,7 +1,7 @@
 """An hour of training in seconds: real events through the real recorder, under a clock that is set by hand.
 
-What a Prometheus would have scraped in that hour is written down as OpenMetrics and becomes the blocks of a real
-server. So the pictures need no GPU and no hour, and are the same each time.
+What a Prometheus would have scraped in that hour is written down as OpenMetrics and becomes the blocks of a
+real server. So the pictures need no GPU and no hour, and are the same each time.
 """
 
 from __future__ import annotations

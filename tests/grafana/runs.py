@@ -1,4 +1,4 @@
-"""The runs of the recorded hour: a healthy one on four GPUs, DiLoCo workers, XLA and Apple, and two with a fault."""
+"""The runs of the recorded hour: one on four GPUs, DiLoCo workers, XLA and Apple, and two with a fault."""
 
 from __future__ import annotations
 
@@ -124,10 +124,14 @@ def _synchronous(
             value = math.nan if at_s > nan_s else _loss(step, shared) + 0.08
             yield Event(at_s, "validation_end", {**validation, "loss": value})
         if step % 1000 == 0:
-            save_s = 11.0 + own.random() + (3.0 if step == last_step else 0.0)
-            at_s += 15.0
-            saved = {"step": step, "path": f"step-{step}", "duration_s": save_s, "size_bytes": 13.2e9}
-            yield Event(at_s - 15.0 + save_s, "checkpoint", saved)
+            at_s += 15.0  # all wait for the slowest
+            saved = {
+                "step": step,
+                "path": f"step-{step}",
+                "duration_s": 15.0 - own.random(),
+                "size_bytes": 13.2e9,
+            }
+            yield Event(at_s, "checkpoint", saved)
         if step % 1711 == 0:
             yield Event(at_s, "optimizer_step_skipped", {"step": step, "reason": "nonfinite_gradients"})
         if step == last_step:
@@ -190,7 +194,12 @@ def _single(device: str, pace_s: float, ends_s: float = math.inf) -> Iterator[Ev
             "tokens": step * 4 * 2048, "data_wait_s": 0.002, "router_entropy": 1.2 + own.gauss(0.0, 0.05),
         })  # fmt: skip
         if step % 700 == 0:
-            failed = {"hook": "TensorboardHook", "failed_event": "train_step", "error": "disk full", "count": step // 700}
+            failed = {
+                "hook": "TensorboardHook",
+                "failed_event": "train_step",
+                "error": "disk full",
+                "count": step // 700,
+            }
             yield Event(at_s, "hook_failed", failed)
         if step % 900 == 0:
             yield Event(at_s, "train_step", {"step": step, "lr": "constant"})

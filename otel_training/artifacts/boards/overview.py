@@ -152,8 +152,8 @@ def _checkpoint_time() -> Panel:
             panels.SECONDS,
             "No checkpoint in this time range",
         ),
-        Query(RANKS.mean(metric, RUN_LABELS), f"mean {legends.RUN}"),
-        Query(by_run("max", RANKS.mean(metric, RANK_LABELS)), f"slowest rank {legends.RUN}"),
+        Query(RANKS.mean_of_rare(metric, RUN_LABELS), f"mean {legends.RUN}"),
+        Query(by_run("max", RANKS.mean_of_rare(metric, RANK_LABELS)), f"slowest rank {legends.RUN}"),
         minimum=0.0,
         dots=True,
     )

@@ -156,7 +156,7 @@ def _checkpoint_time() -> Panel:
             panels.SECONDS,
             "No checkpoint in this time range",
         ),
-        Query(RANKS.mean(catalog.CHECKPOINT_DURATION, RANK_LABELS), legends.RANK),
+        Query(RANKS.mean_of_rare(catalog.CHECKPOINT_DURATION, RANK_LABELS), legends.RANK),
         minimum=0.0,
         dots=True,
     )

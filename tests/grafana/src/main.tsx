@@ -3,7 +3,7 @@ import '@fontsource/inter/400.css';
 import '@fontsource/inter/500.css';
 
 import { config } from '@grafana/runtime';
-import { sceneUtils } from '@grafana/scenes';
+import { sceneUtils, type EmbeddedScene } from '@grafana/scenes';
 import type { Dashboard } from '@grafana/schema';
 import { GlobalStyles, PortalContainer, ThemeContext } from '@grafana/ui';
 import { createRoot } from 'react-dom/client';
@@ -19,12 +19,12 @@ import { toScene } from './scene';
 
 declare global {
   interface Window {
-    /** For tests: the queries sent so far. */
-    sent: Sent[];
+    /** For tests: the queries sent so far, how many wait for an answer, and what the variables offer. */
+    page: { sent: Sent[]; waiting: () => number; offered: () => Record<string, string[]> };
   }
 }
 
-/** Draw the dashboard that the address names: `?dashboard=URL&prometheus=URL&scrape=1s&from=now-5m&to=now&var-run=x`. */
+/** Draw the dashboard that the address names, as `?dashboard=URL&prometheus=URL&scrape=1s&from=now-5m&to=now&var-run=x`. */
 async function draw(): Promise<void> {
   const address = new URLSearchParams(window.location.search);
   const need = (name: string) => {
@@ -36,7 +36,6 @@ async function draw(): Promise<void> {
   };
   const dashboard = (await (await fetch(need('dashboard'))).json()) as Dashboard;
   const source = new Prometheus(need('prometheus'), address.get('scrape') ?? '15s');
-  window.sent = source.sent;
   registerStandardFields();
   provide(source);
   for (const [pluginId, plugin] of Object.entries({ timeseries, stat, bargauge })) {
@@ -48,9 +47,10 @@ async function draw(): Promise<void> {
       (variables[key.slice(4)] ??= []).push(value);
     }
   }
-  const from = address.get('from') ?? dashboard.time?.from ?? 'now-1h';
-  const to = address.get('to') ?? dashboard.time?.to ?? 'now';
-  const scene = toScene(dashboard, { from, to, variables });
+  const from = moment(address.get('from') ?? dashboard.time?.from ?? 'now-1h');
+  const to = moment(address.get('to') ?? dashboard.time?.to ?? 'now');
+  const scene = toScene(dashboard, { from, to, variables, marks: address.get('marks') !== 'off' });
+  window.page = { sent: source.sent, waiting: () => source.waiting, offered: () => offered(scene) };
   document.title = dashboard.title ?? '';
   createRoot(document.getElementById('root')!).render(
     <ThemeContext.Provider value={config.theme2}>
@@ -64,6 +64,21 @@ async function draw(): Promise<void> {
       </MemoryRouter>
     </ThemeContext.Provider>
   );
+}
+
+function offered(scene: EmbeddedScene): Record<string, string[]> {
+  const variables = scene.state.$variables?.state.variables ?? [];
+  return Object.fromEntries(
+    variables.map(({ state }) => {
+      const options = 'options' in state ? (state.options as Array<{ value: unknown }>) : [];
+      return [state.name, options.map(({ value }) => String(value))];
+    })
+  );
+}
+
+/** Take a time as Grafana's addresses have it: milliseconds since 1970, or words such as `now-5m`. */
+function moment(text: string): string {
+  return /^\d+$/.test(text) ? new Date(Number(text)).toISOString() : text;
 }
 
 void draw();

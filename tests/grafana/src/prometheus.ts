@@ -66,8 +66,10 @@ export const UID = 'the-prometheus';
 const MOST_POINTS = 11_000;
 
 export class Prometheus extends RuntimeDataSource<PrometheusQuery> {
-  /** All queries sent so far. */
+  /** All queries of panels and annotations that were answered so far. */
   readonly sent: Sent[] = [];
+  /** How many questions wait for an answer. */
+  waiting = 0;
 
   /** @param url Base address of the server. @param scrapeInterval What one would write into the data source's settings. */
   constructor(
@@ -134,12 +136,11 @@ export class Prometheus extends RuntimeDataSource<PrometheusQuery> {
     throw new Error(`unknown query of a variable: ${text}`);
   }
 
-  /** The step that Grafana's server chooses: one point a pixel, but not finer than the scrapes. */
+  /** The step that Grafana's server chooses: what the panel wants (a point a pixel), but not finer than the scrapes. */
   private stepMs(request: DataQueryRequest<PrometheusQuery>, minimum?: string): number {
     const finest = rangeUtil.intervalToMs(minimum ? interpolate(minimum, request.scopedVars) : this.interval!);
-    const chosen = rangeUtil.calculateInterval(request.range, request.maxDataPoints ?? 1000, `${finest}ms`).intervalMs;
     const rangeMs = request.range.to.valueOf() - request.range.from.valueOf();
-    return Math.max(chosen, finest, Math.ceil(rangeMs / MOST_POINTS / 1000) * 1000);
+    return Math.max(request.intervalMs, finest, Math.ceil(rangeMs / MOST_POINTS / 1000) * 1000);
   }
 
   private timeVariables(range: TimeRange, stepMs: number): ScopedVars {
@@ -161,8 +162,9 @@ export class Prometheus extends RuntimeDataSource<PrometheusQuery> {
   }
 
   private async getJson(path: string, query: Record<string, string>): Promise<{ data: unknown }> {
+    this.waiting += 1;
     const response = await fetch(`${this.server}/api/v1/${path}?${new URLSearchParams(query)}`);
-    const answer = await response.json();
+    const answer = await response.json().finally(() => (this.waiting -= 1));
     if (answer.status !== 'success') {
       throw new Error(`${answer.error} for ${JSON.stringify(query)}`);
     }

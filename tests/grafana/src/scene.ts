@@ -28,12 +28,14 @@ export interface Asked {
   from: string;
   to: string;
   variables: Record<string, string[]>;
+  /** Whether annotations are switched on. */
+  marks: boolean;
 }
 
 type AnyPanel = Panel | RowPanel;
 
 export function toScene(dashboard: Dashboard, asked: Asked): EmbeddedScene {
-  const marks = (dashboard.annotations?.list ?? []).map(toLayer);
+  const marks = (dashboard.annotations?.list ?? []).map((query) => toLayer(query, asked.marks));
   return new EmbeddedScene({
     $timeRange: new SceneTimeRange({ from: asked.from, to: asked.to, timeZone: dashboard.timezone }),
     $variables: new SceneVariableSet({
@@ -67,10 +69,10 @@ function toVariable(model: VariableModel, values?: string[]): DataSourceVariable
   throw new Error(`unknown type of a variable: ${model.type}`);
 }
 
-function toLayer(query: AnnotationQuery) {
+function toLayer(query: AnnotationQuery, isWanted: boolean) {
   return new dataLayers.AnnotationsDataLayer({
     name: query.name,
-    isEnabled: query.enable,
+    isEnabled: query.enable && isWanted,
     isHidden: query.hide,
     query: query as never,
   });

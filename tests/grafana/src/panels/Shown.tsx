@@ -1,14 +1,15 @@
 import { getFieldDisplayName, type PanelProps } from '@grafana/data';
 import type { ReactNode } from 'react';
 
-/** A panel's frame for tests: which one it is, what its data are called, and whether it shows any. */
+/** A panel's frame for tests: which one it is, what its data are called, and how many marks it has. */
 export function Shown({ panel, children }: { panel: PanelProps; children: ReactNode }) {
   const { series } = panel.data;
   const names = series.flatMap((frame) =>
     frame.fields.filter((field) => field.type === 'number').map((field) => getFieldDisplayName(field, frame, series))
   );
+  const marks = (panel.data.annotations ?? []).reduce((sum, frame) => sum + frame.length, 0);
   return (
-    <div data-panel={panel.id} data-series={JSON.stringify(names)} style={{ height: '100%' }}>
+    <div data-panel={panel.id} data-series={JSON.stringify(names)} data-marks={marks} style={{ height: '100%' }}>
       {children}
     </div>
   );

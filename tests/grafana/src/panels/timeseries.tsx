@@ -48,7 +48,7 @@ function finite(frame: DataFrame): DataFrame {
   return { ...frame, fields };
 }
 
-export const timeseries = new PanelPlugin(Chart as never);
+export const timeseries = new PanelPlugin(Chart as never).setDataSupport({ annotations: true, alertStates: true });
 
 // What Grafana takes for options that a dashboard leaves out.
 useCustomFields({
