@@ -15,7 +15,7 @@ INSTALL := $(BIN)/python -m pip install --disable-pip-version-check -qq -c const
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-oldest test-xla lint format docs dashboards bench tools venv clean
+.PHONY: help demo test test-oldest test-xla lint format docs dashboards bench endurance tools venv clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -53,6 +53,9 @@ dashboards: $(READY) ## write the dashboards and rules in grafana/
 
 bench: $(READY) ## measure what a step pays for telemetry
 	@for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python $$script || exit; done
+
+endurance: $(READY) ## a million steps through everything: memory and cost flat, every counter exact (minutes)
+	@exec $(BIN)/python tests/safety/endurance.py $(ARGS)
 
 tools: ## check for the servers of the end-to-end tests; as root on Debian, install them
 	@missing=; for tool in $(TOOLS) promtool; do command -v $$tool >/dev/null || missing="$$missing $$tool"; done; \
