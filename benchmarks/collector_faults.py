@@ -75,7 +75,7 @@ def endpoints(stack: ExitStack) -> dict[str, str | None]:
     }
 
 
-def no_telemetry(event: str, payload: dict[str, object]) -> None:  # noqa: ARG001 - the signature of a hook
+def no_telemetry(event: str, payload: dict[str, object]) -> None:
     """Do what a training without telemetry does."""
 
 
