@@ -26,6 +26,9 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
 from otel_training.clock import Clock, Moment
 from otel_training.testing import TelemetryCapture
 
+# These need an environment of their own: make test-xla.
+collect_ignore = ["xla"]
+
 # Launchers and OpenTelemetry are configured by the environment; a test that wants a variable sets it itself.
 _LEAKING_PREFIXES = ("OTEL_", "SLURM_", "TORCHELASTIC_", "TRAINER_", "WANDB_")
 _LEAKING_NAMES = (

@@ -4,6 +4,8 @@ import os
 import re
 import shutil
 import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import yaml
@@ -13,7 +15,8 @@ PINNED = re.compile(r"[\w./-]+:v?\d+\.\d+\.\d+")
 
 
 def need_tool(name, how):
-    path = shutil.which(name)
+    beside_python = str(Path(sys.executable).parent)  # where packages put their programs
+    path = shutil.which(name) or shutil.which(name, path=beside_python)
     if path is None:
         reason = f"{name} is not installed: {how}"
         if os.environ.get("CI") == "true":

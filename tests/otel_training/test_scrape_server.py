@@ -76,15 +76,18 @@ def loss(server, **options):
 def send(server, data):
     """Return all that the server says to these bytes."""
     with socket.create_connection(("127.0.0.1", server.port), timeout=LONG_S) as client:
-        client.sendall(data)
-        client.shutdown(socket.SHUT_WR)
+        # The server answers what is too long before it has read all of it, and goes.
+        with contextlib.suppress(OSError):
+            client.sendall(data)
+            client.shutdown(socket.SHUT_WR)
         return read_all(client)
 
 
 def read_all(client):
     said = b""
-    while piece := client.recv(65536):
-        said += piece
+    with contextlib.suppress(ConnectionResetError):  # comes after what was said
+        while piece := client.recv(65536):
+            said += piece
     return said
 
 

@@ -4,8 +4,6 @@ import os
 
 import pytest
 
-pytest.importorskip("torch_xla", reason="make test-xla runs these in an environment of their own")
-
 from otel_training.devices.reading import Unavailable
 from otel_training.devices.sources import make_sources
 from otel_training.rank_device import RankDevice
@@ -55,20 +53,24 @@ def test_the_monitor_emits_the_counters():
 
     class Log:
         every_steps = 1
-        emitted = []
+
+        def __init__(self):
+            self.emitted = []
 
         def emit(self, event, payload):
             self.emitted.append((event, payload))
 
     class Trainer:
-        loggers = [Log()]
         device = torch_xla.device()
         step = 0
 
-    monitor = DeviceStatsMonitor()
-    monitor.setup(Trainer, None, "fit")
-    torch.ones(2, device=Trainer.device).sum().item()
-    monitor.on_train_batch_start(Trainer, None, None, 0)
-    [(event, payload)] = Log.emitted
+        def __init__(self):
+            self.loggers = [Log()]
+
+    trainer, monitor = Trainer(), DeviceStatsMonitor()
+    monitor.setup(trainer, None, "fit")
+    torch.ones(2, device=trainer.device).sum().item()
+    monitor.on_train_batch_start(trainer, None, None, 0)
+    [(event, payload)] = trainer.loggers[0].emitted
     assert event == "device_stats"
     assert payload["DeviceStatsMonitor.on_train_batch_start/CreateXlaTensor.xla"] >= 1
