@@ -190,13 +190,19 @@ def events(text: Text, *queries: Query, span: int = 8, height: int = 7) -> times
 
 
 def ranking(
-    text: Text, *queries: Query, span: int = 8, height: int = 8, maximum: float | None = None
+    text: Text,
+    *queries: Query,
+    steps: tuple[tuple[float, str], ...] = (),
+    span: int = 8,
+    height: int = 8,
+    maximum: float | None = None,
 ) -> bargauge.Panel:
     """Return who has most, now: a bar for each series.
 
     Args:
         text: Its words.
         queries: What to show.
+        steps: From which value on which colour; green below the first.
         span: Width in columns of 24.
         height: Height in rows of the grid.
         maximum: What fills a bar; the largest value when None, which makes full bars of equal trifles.
@@ -210,7 +216,7 @@ def ranking(
     panel.show_unfilled(True).min(0.0)
     if maximum is not None:
         panel.max(maximum)
-    panel.thresholds(_steps(()))
+    panel.thresholds(_steps(steps))
     return panel
 
 

@@ -16,6 +16,9 @@ RANGE = "$__range"
 SILENT_S = 300
 """A run without a step for so long is shown as such; validation and checkpoints mostly take less."""
 
+SILENCE = ((SILENT_S, panels.WARN), (1800, panels.BAD))
+"""Colours of the time without a step."""
+
 
 def by_run(operator: str, expression: str) -> str:
     """Return one series for each run."""
@@ -128,7 +131,7 @@ def health() -> list[Panel]:
                 "No step yet, or the run has ended",
             ),
             age(catalog.STEP_LAST_TIME),
-            steps=((SILENT_S, panels.WARN), (1800, panels.BAD)),
+            steps=SILENCE,
             span=3,
         ),
         number(

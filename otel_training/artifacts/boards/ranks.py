@@ -14,6 +14,9 @@ from otel_training.artifacts.variables import CHOSEN_RUNS as RUNS
 MOST = 20
 """Bars in a ranking; with a thousand ranks, the rest would push the worst off the screen."""
 
+WAITS = ((0.05, panels.WARN), (0.2, panels.BAD))
+"""From which share of its time on a rank's wait for data is worth a look, and from which it is bad."""
+
 ASYNCHRONOUS_ONLY = (
     "For workers that do not wait for each other (DiLoCo). Ranks that train together (DDP, FSDP) all take as "
     "long as the slowest: look at the wait for data and at checkpoints instead."
@@ -82,7 +85,7 @@ def _summary() -> list[Panel]:
                 panels.FRACTION,
             ),
             Query(by_run("max", _share_of_wait()), legends.RUN),
-            steps=((0.05, panels.WARN), (0.2, panels.BAD)),
+            steps=WAITS,
             decimals=1,
             span=6,
         ),
@@ -111,6 +114,7 @@ def _silent() -> Panel:
             "No rank reports now",
         ),
         Query(f"topk({MOST}, {since})", legends.RANK, instant=True),
+        steps=headline.SILENCE,
         maximum=headline.SILENT_S,
     )
 
@@ -124,6 +128,7 @@ def _waiting() -> Panel:
             "No rank reports now",
         ),
         Query(f"topk({MOST}, {_share_of_wait()})", legends.RANK, instant=True),
+        steps=WAITS,
         maximum=1.0,
     )
 
