@@ -44,7 +44,8 @@ class Instruments:
     def __init__(self, provider: MeterProvider, guard: Guard) -> None:
         self._guard = guard
         self._pid = os.getpid()
-        self._lock = threading.Lock()
+        # Re-entrant: a signal handler may close the hook while its thread is in the middle of a collection.
+        self._lock = threading.RLock()
         self._sources: tuple[Source, ...] = ()
         # Kept past a run's end: a later run of the same identity goes on with the same state.
         self._fed: WeakKeyDictionary[State, _Fed] = WeakKeyDictionary()

@@ -257,6 +257,25 @@ def test_what_a_run_observed_last_is_fed_when_it_is_detached(bench):
     assert bench.points("training.step.duration")[0].count == 1
 
 
+class ClosedByASignal(State):
+    """Is detached while it is being fed, as by a signal that comes in the middle of a collection."""
+
+    def __init__(self, detach):
+        super().__init__()
+        self._detach = detach
+
+    def histograms_of(self, metric):
+        histograms = super().histograms_of(metric)
+        self._detach()
+        return histograms
+
+
+def test_a_run_may_be_detached_in_the_middle_of_a_collection(bench):
+    bench.run.state = ClosedByASignal(lambda: bench.instruments.detach(bench.run))
+    bench.run.state.observe(catalog.STEP_DURATION, 0.1)
+    assert bench.points("training.step.duration")[0].count == 1
+
+
 class BrokenState(State):
     """Cannot read one metric."""
 
