@@ -6,6 +6,7 @@ import os
 import pickle
 import re
 import zipfile
+import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +16,10 @@ import torch
 
 FORMAT = "otel-training-checkpoint-1"
 _NAME = re.compile(r"step_(\d{12})\.pt")
-_TORN = (OSError, EOFError, RuntimeError, ValueError, KeyError, pickle.UnpicklingError, zipfile.BadZipFile)
+_TORN = (
+    OSError, EOFError, RuntimeError, ValueError, KeyError,
+    pickle.UnpicklingError, zipfile.BadZipFile, zlib.error,
+)  # fmt: skip
 
 
 class CheckpointError(OSError):
@@ -95,9 +99,10 @@ class CheckpointManager:
         """Return the state in ``path``, all tensors on the CPU; nothing in the file is executed.
 
         Raises:
-            CheckpointError: The file is torn, unreadable or not ours.
+            CheckpointError: The file is torn, damaged, unreadable or not ours.
         """
         try:
+            _check_sums(path)
             state = torch.load(path, map_location="cpu", weights_only=True)
         except _TORN as error:
             raise CheckpointError(f"cannot read checkpoint {path}: {_first_line(error)}") from error
@@ -142,6 +147,18 @@ def _step_of(path: Path) -> int:
     match = _NAME.fullmatch(path.name)
     assert match is not None
     return int(match[1])
+
+
+def _check_sums(path: Path) -> None:
+    """Compare what is in the file with its checksums: torch writes them, and does not look at them.
+
+    Raises:
+        zipfile.BadZipFile: A part has changed since it was written.
+    """
+    with zipfile.ZipFile(path) as archive:
+        damaged = archive.testzip()
+    if damaged is not None:
+        raise zipfile.BadZipFile(f"{damaged} has changed since it was written")
 
 
 def _first_line(error: BaseException) -> str:

@@ -57,17 +57,24 @@ def test_a_later_file_does_not_push_out_the_one_just_written(tmp_path):
     assert written.path.exists()
 
 
+def flip_a_bit_of_a_weight(path):
+    content = bytearray(path.read_bytes())
+    content[content.index(STATE["weights"].numpy().tobytes()) + 400] ^= 1
+    path.write_bytes(content)
+
+
 @pytest.mark.parametrize(
     "spoil",
     [
         lambda path: path.write_bytes(path.read_bytes()[:-200]),
+        flip_a_bit_of_a_weight,
         lambda path: path.write_bytes(b""),
         lambda path: path.write_bytes(b"not a checkpoint at all"),
         lambda path: torch.save({"someone": "else's"}, path),
         lambda path: torch.save([1], path),
         lambda path: torch.save({"code": io.BytesIO}, path),
     ],
-    ids=["torn", "empty", "text", "foreign", "list", "code"],
+    ids=["torn", "bit", "empty", "text", "foreign", "list", "code"],
 )
 def test_torn_and_foreign_files_are_passed_over_with_a_warning(tmp_path, spoil):
     manager = CheckpointManager(tmp_path)
