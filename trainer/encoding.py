@@ -207,7 +207,7 @@ def _strings_as_keys(
     """Return the dict with string keys; a key that had to be changed gives way to one written as it is."""
     out: dict[str, Any] = {}
     for key, value in dict.items(items):
-        given = exact_str(key) if isinstance(key, str) else None
+        given = exact_str(key) if issubclass(type(key), str) else None
         name: str = leaf(by_str(key) if given is None else given)
         if reserved and name == reserved:
             name = f"payload_{reserved}"

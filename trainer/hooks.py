@@ -75,7 +75,9 @@ def integer_step(event: str, payload: dict[str, Any]) -> int | None:
     if type(step) is int:
         return step
     # By the type, for a value may claim another class; NumPy's integers are registered as Integral.
-    return None if step is None or type(step) is bool or not issubclass(type(step), Integral) else int(step)
+    if step is None or type(step) is bool or not issubclass(type(step), Integral):
+        return None
+    return attempt(int, step)[0]
 
 
 def close_hook(hook: object) -> None:

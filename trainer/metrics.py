@@ -113,7 +113,8 @@ class MetricLogger:
         allocator has handed out, are added when absent. A ``train_step`` outside the cadence goes only to
         hooks whose own cadence it meets. When this returns, the lines have been handed to the operating
         system. After ``close`` it does nothing but count. A payload may name fields in an attribute
-        ``json_only``: they are too many for a line of text, which leaves them out.
+        ``json_only``: they are too many for a line of text, which leaves them out. One that is no dict
+        becomes the field ``payload`` of one.
         """
         self._notice_fork()
         # Asked before the lock as well: a hook's close() may be waiting for the thread that calls this.
@@ -121,7 +122,8 @@ class MetricLogger:
             return
         with self._lock:
             if not self._is_late():
-                self._emit("INFO", exact_str(event), payload)
+                name = exact_str(event) if issubclass(type(event), str) else by_str(event)
+                self._emit("INFO", name, payload)
 
     def log(self, level: str | int, message: str, *args: object) -> None:
         """Write a text line.
@@ -197,7 +199,7 @@ class MetricLogger:
         self.close()
 
     def _emit(self, level: str, event: str, payload: dict[str, Any], but: str | None = None) -> None:
-        json_only = getattr(payload, "json_only", ())
+        json_only, _ = attempt(getattr, payload, "json_only", ())
         payload = self._with_elapsed(payload)
         step = integer_step(event, payload)
         if step is None or step % self.every_steps == 0:
@@ -205,7 +207,7 @@ class MetricLogger:
                 allocated_bytes = memory_usage_bytes(self.device)
                 if allocated_bytes is not None:
                     payload["memory_bytes"] = allocated_bytes
-            self._write(level, event, payload, json_only)
+            self._write(level, event, payload, json_only or ())
         if not self.hooks:
             return
         due = [
@@ -225,7 +227,9 @@ class MetricLogger:
 
     def _with_elapsed(self, payload: dict[str, Any]) -> dict[str, Any]:
         """Return a copy of the payload that has ``elapsed_s``."""
-        own = dict(payload)
+        own, _ = attempt(dict, payload)
+        if own is None:
+            own = {"payload": payload}
         if "elapsed_s" not in own:
             own["elapsed_s"] = self._clock() - self._start_s
         return own

@@ -300,6 +300,16 @@ def test_keys_become_strings_and_none_is_lost(strict_json):
     }  # fmt: skip
 
 
+class Untouchable:
+    def __getattribute__(self, name):
+        raise RuntimeError("no")
+
+
+def test_a_key_that_cannot_be_asked_anything_is_its_type(strict_json):
+    (key,) = parsed({Untouchable(): 1}, strict_json).keys() - {"event"}
+    assert "Untouchable" in key
+
+
 def test_keys_are_kept_as_given(strict_json):
     keys = ["val-aux/reward/mean@1", "1st_token_ms", "top 5 acc", "x" * 300, "", "a\nb", "ключ", '"', "\x00"]
     assert parsed(dict.fromkeys(keys, 0.5), strict_json) == {"event": "e", **dict.fromkeys(keys, 0.5)}

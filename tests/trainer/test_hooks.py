@@ -119,6 +119,11 @@ def test_a_cadence_that_cannot_be_read_counts_as_none():
     assert own_every_steps(Recorder(every_steps=5)) == 5
 
 
+class Unreadable(int):
+    def __int__(self):
+        raise RuntimeError("no")
+
+
 @pytest.mark.parametrize(
     ("event", "payload", "step"),
     [
@@ -128,6 +133,7 @@ def test_a_cadence_that_cannot_be_read_counts_as_none():
         ("train_step", {"step": True}, None),
         ("train_step", {"step": 3.0}, None),
         ("train_step", {"step": "3"}, None),
+        ("train_step", {"step": Unreadable(3)}, None),
         ("train_step", {"step": None}, None),
         ("train_step", {"step": torch.tensor(3)}, None),
         ("train_step", {}, None),

@@ -513,6 +513,22 @@ def test_any_payload_reaches_the_hook_and_both_logs(tmp_path, strict_json):
     assert logger.write_failure_count == 0
 
 
+@pytest.mark.parametrize("payload", [None, 3, "text", [1], (pair for pair in "ab")], ids=type)
+def test_a_payload_that_is_no_dict_is_a_field_of_one(stream, json_file, lines, payload):
+    hook = Recorder()
+    MetricLogger(stream=stream, json_file=json_file, hooks=[hook]).emit("e", payload)
+    assert hook.heard[0][1]["payload"] == payload
+    (line,) = lines()
+    assert line["payload"] == (str(payload) if type(payload) not in (int, list, type(None)) else payload)
+
+
+def test_an_event_that_is_no_string_is_told_as_one(stream, json_file, lines):
+    hook = Recorder()
+    MetricLogger(stream=stream, json_file=json_file, hooks=[hook]).emit(None, {})
+    assert hook.events == ["None"]
+    assert [line["event"] for line in lines()] == ["None"]
+
+
 # ---- threads, forks, signals
 
 
