@@ -15,8 +15,8 @@ from otel_training.otlp import Otlp
 if TYPE_CHECKING:
     import requests
 
-MAX_ANSWER_BYTES = 64 * 1024
-"""What is read of an answer; those of OTLP are a few bytes."""
+MAX_ANSWER_BYTES = 4 * 1024
+"""What is read of an answer, byte by byte and so at the expense of training; those of OTLP are shorter."""
 
 # What requests and the exporters set themselves.
 _OF_THE_PROTOCOL = frozenset({
