@@ -15,10 +15,10 @@ INSTALL := $(BIN)/python -m pip install --disable-pip-version-check -qq -c const
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-oldest test-xla lint format docs dashboards bench endurance tools venv clean
+.PHONY: help demo test test-oldest test-pictures test-xla pictures lint format docs dashboards bench endurance tools venv clean
 
 help: ## show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: $(READY) ## train a small GPT for about a minute, with a scrape page (ARGS="--set key=value" passes through)
 	@exec $(BIN)/python -m trainer train --config examples/demo.yaml $(ARGS)
@@ -39,6 +39,10 @@ format: $(READY) ## let ruff fix and format what it can
 	$(BIN)/python -m ruff check --fix .
 	$(BIN)/python -m ruff format .
 
+test-pictures: $(READY) ## draw the dashboards with Grafana's components in Chromium and look at each panel (Node 20, minutes)
+	@$(MAKE) --no-print-directory tools TOOLS='$(TOOLS) chromium npm'
+	@exec $(BIN)/python -m pytest tests/grafana $(ARGS)
+
 test-xla: $(XLA)/.ready ## run the tests on the real torch_xla, its CPU runtime (7 GB in .venv-xla)
 	@PJRT_DEVICE=CPU exec $(XLA)/bin/python -m pytest --noconftest tests/xla $(ARGS)
 
@@ -50,6 +54,9 @@ docs: $(READY) ## write what is generated in README.md and docs/
 
 dashboards: $(READY) ## write the dashboards and rules in grafana/
 	$(BIN)/python -m otel_training.artifacts
+
+pictures: ## write the pictures of the dashboards in docs/images
+	@PICTURES=docs/images $(MAKE) --no-print-directory test-pictures
 
 bench: $(READY) ## measure what a step pays for telemetry
 	@for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python $$script || exit; done
