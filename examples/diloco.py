@@ -21,6 +21,7 @@ WORKERS = ("a", "b")
 def main() -> int:
     """Start the three processes, wait for them, and say what they came to."""
     folder = Path(sys.argv[1]) if len(sys.argv) > 1 else new_folder()
+    folder.mkdir(parents=True, exist_ok=True)
     processes = {"master": start(folder, "master")}
     for number, name in enumerate(WORKERS):
         # Another seed is another order of the data; the weights come from the master.

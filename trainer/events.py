@@ -107,6 +107,7 @@ _TRAIN_START = Event(
         Field("parameters", "int", "Parameters that are trained", "{parameter}"),
         _maybe("samples", "int", "This rank's running total as restored", "{sample}"),
         _maybe("tokens", "int", "This rank's running total as restored", "{token}"),
+        _maybe("micro_batches", "int", "This rank's running total as restored", "{batch}"),
         _maybe(
             "shape_alignment", "int", "Multiple that sizes should have; None where none is known", "{element}"
         ),

@@ -48,6 +48,7 @@ class AttemptReport:
         self._attempt = attempt
         self._clock = clock
         self._start = Totals()
+        self._target_step: int | None = None
         self._throughput = Throughput(0, 0, 0, clock)
         self._step_times = StepTimes()
         self._reported_s = {"step": 0.0, "data_wait": 0.0}
@@ -60,6 +61,7 @@ class AttemptReport:
             prior_kept_s: Step time of earlier attempts that the restored checkpoint kept.
         """
         self._prior_kept_s = prior_kept_s
+        self._target_step = trainer.target_step
         totals, shapes, ooo = trainer.totals, trainer.shapes, trainer.forward.ooo
         payload = {
             "start_step": totals.step,
@@ -70,6 +72,7 @@ class AttemptReport:
             "parameters": sum(each.numel() for each in trainer.model.parameters() if each.requires_grad),
             "samples": totals.samples,
             "tokens": totals.tokens,
+            "micro_batches": totals.micro_batches,
             "shape_alignment": None if shapes is None else shapes.alignment,
             "shape_warning_count": 0 if shapes is None else len(shapes.warnings),
             "ooo_backprop": None if ooo is None else ooo.payload(),
@@ -170,6 +173,7 @@ class AttemptReport:
             step_p99_s=self._step_times.quantile_s(0.99),
             run_id=self._attempt.run_id,
             attempt=self._attempt.number,
+            target_step=self._target_step,
             time_by_state_s=time_by_state_s,
             goodput=goodput_of(
                 self._prior_kept_s + time_by_state_s["step"], self._attempt.prior_elapsed_s + elapsed_s

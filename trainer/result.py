@@ -53,6 +53,7 @@ class TrainResult:
         outcome: ``completed`` (target step or time reached) or ``interrupted`` (by a signal).
         start_step: Step at which this attempt began.
         steps: Steps applied in all, absolute.
+        target_step: Step that training was to end at; a run that completed below it had used up its time.
         first_loss: Loss of this attempt's first step; None when it made none.
         loss: Loss of its last step; likewise.
         elapsed_s: Wall time of ``fit``.
@@ -83,6 +84,7 @@ class TrainResult:
     step_p99_s: float | None
     run_id: str
     attempt: int
+    target_step: int | None = None
     time_by_state_s: dict[str, float] = field(default_factory=dict)
     goodput: float | None = None
     checkpoint: Path | None = None

@@ -30,14 +30,9 @@ def summary_table(result: TrainResult, files: Iterable[Path]) -> Table:
 
 
 def _rows(result: TrainResult) -> list[tuple[str, str | None]]:
-    outcome = result.outcome if result.signal is None else f"{result.outcome} by {result.signal.name}"
-    done = result.steps - result.start_step
     return [
-        ("outcome", outcome),
-        (
-            "steps",
-            f"{result.steps:,} ({done:,} in this attempt)" if result.start_step else f"{result.steps:,}",
-        ),
+        ("outcome", _outcome(result)),
+        ("steps", _steps(result)),
         ("tokens", f"{result.tokens:,}"),
         ("tokens/s", None if result.tokens_per_sec is None else f"{result.tokens_per_sec:,.0f}"),
         ("loss", _loss(result)),
@@ -46,6 +41,25 @@ def _rows(result: TrainResult) -> list[tuple[str, str | None]]:
         ("goodput", None if result.goodput is None else f"{result.goodput:.1%}"),
         ("checkpoint", _checkpoint(result)),
     ]
+
+
+def _is_short(result: TrainResult) -> bool:
+    return result.target_step is not None and result.steps < result.target_step
+
+
+def _outcome(result: TrainResult) -> str:
+    if result.signal is not None:
+        return f"{result.outcome} by {result.signal.name}"
+    return f"{result.outcome}: its time was up" if _is_short(result) else result.outcome
+
+
+def _steps(result: TrainResult) -> str:
+    steps = f"{result.steps:,}"
+    if _is_short(result):
+        steps += f" of {result.target_step:,}"
+    if result.start_step:
+        steps += f" ({result.steps - result.start_step:,} in this attempt)"
+    return steps
 
 
 def _loss(result: TrainResult) -> str | None:

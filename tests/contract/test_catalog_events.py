@@ -7,7 +7,7 @@ from trainer.events import EVENTS, LOGGER_FIELDS
 
 # What only other trainers send, or senders that know the model and the machine better than ours.
 FROM_OTHERS = {
-    "train_start": {"micro_batches", "microbatches", "framework"},
+    "train_start": {"microbatches", "framework"},
     "train_step": {"microbatches"},
 }
 

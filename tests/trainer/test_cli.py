@@ -149,9 +149,10 @@ def test_a_signal_loses_nothing_and_the_run_goes_on_later(folder, start, run, nu
     before = next(line for line in lines if line["event"] == "train_step" and line["step"] == reached)
     assert (start_event["start_step"], start_event["samples"]) == (reached, before["samples"])
     assert (start_event["tokens"], start_event["attempt"]) == (before["tokens"], 1)
+    assert start_event["micro_batches"] == before["micro_batches"]
     assert start_event["run_id"] == lines[1]["run_id"]
     assert _steps(resumed) == [reached + 1, reached + 2, reached + 3]
-    assert next(line["micro_batches"] for line in resumed if "micro_batches" in line) == reached + 1
+    assert next(line["micro_batches"] for line in resumed if line["event"] == "train_step") == reached + 1
 
 
 def test_a_signal_to_the_whole_group_spares_the_workers(folder, start):
@@ -201,7 +202,7 @@ def test_a_failing_run_has_a_traceback_and_status_1(folder, run):
     [
         (["--config", "gone.yaml"], "cannot read config file gone.yaml"),
         (["--set", "train.max_stepz=1"], "train.max_stepz: unknown key; did you mean max_steps"),
-        (["--set", "train.max_steps"], "--set train.max_steps: must be key=value"),
+        (["--set", "train.max_steps"], "--set 'train.max_steps': must be key=value"),
         (["--max-steps", "many"], "train.max_steps: should be a valid integer"),
         (["--set", "logging.hooks=[nope]"], "logging.hooks: unknown name 'nope'"),
         (["--set", "logging.hooks=[{'cli_hooks:refuse': {prot: 1}}]"], "unexpected keyword argument 'prot'"),

@@ -74,6 +74,14 @@ def test_a_missing_extra_is_one_clear_error(monkeypatch, tmp_path, package, make
     assert raised.value.__suppress_context__, "the user sees one error, not two"
 
 
+def test_wandb_without_a_login_is_one_clear_error(monkeypatch, tmp_path):
+    for name in ("HOME", "NETRC", "WANDB_CONFIG_DIR"):
+        monkeypatch.setenv(name, str(tmp_path))
+    monkeypatch.delenv("WANDB_API_KEY", raising=False)
+    with pytest.raises(ValueError, match=r"wandb cannot begin a run: .*API key"):
+        WandbHook(project="p", mode="online", dir=str(tmp_path))
+
+
 # ---- TensorBoard
 
 

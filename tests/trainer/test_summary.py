@@ -2,6 +2,7 @@
 
 import io
 import signal
+from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
@@ -35,6 +36,14 @@ def test_what_a_reader_wants_to_know(tmp_path):
         assert part in text
     assert "absent" not in text
     assert "compile" not in text
+
+
+def test_a_run_whose_time_was_up_says_so():
+    at_target = replace(RESULT, outcome="completed", signal=None, target_step=350)
+    assert "time was up" not in _text(at_target)
+    short = _text(replace(at_target, target_step=1000))
+    assert "completed: its time was up" in short
+    assert "350 of 1,000 (250 in this attempt)" in short
 
 
 def test_a_checkpoint_that_was_not_written_is_said():

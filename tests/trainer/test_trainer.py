@@ -358,7 +358,7 @@ def test_the_time_limit_ends_a_run_as_completed(make_run, quiet_logger, heard):
     result = make_run(
         logger=quiet_logger, callbacks=[Tick()], max_steps=99, max_time_s=2.5, clock=clock
     ).fit()
-    assert (result.outcome, result.steps) == ("completed", 3)
+    assert (result.outcome, result.steps, result.target_step) == ("completed", 3, 99)
     steps = heard.of("train_step")
     assert [step["steps_per_sec"] for step in steps] == [1.0, 1.0, 1.0]
     assert [step["step_s"] for step in steps] == [1.0, 1.0, 1.0]

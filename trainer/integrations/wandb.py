@@ -22,6 +22,7 @@ class WandbHook:
 
     Raises:
         ModuleNotFoundError: wandb is not installed.
+        ValueError: wandb cannot begin a run: no API key, settings it does not accept, no connection.
     """
 
     def __init__(self, project: str | None = None, **settings: Any) -> None:
@@ -39,7 +40,10 @@ class WandbHook:
             raise ModuleNotFoundError(
                 'WandbHook needs wandb: pip install "otel-training[wandb]"', name="wandb"
             ) from None
-        self._run = wandb.init(project=project, **settings)
+        try:
+            self._run = wandb.init(project=project, **settings)
+        except wandb.Error as error:
+            raise ValueError(f"wandb cannot begin a run: {error}") from error
         self._run.define_metric("step")
         self._run.define_metric("*", step_metric="step")
         self.location = self._run.url or self._run.dir
