@@ -20,7 +20,9 @@ class SigtermChain:
     """Our link in the chain of SIGTERM handlers of this process.
 
     Where the signal's default would end the process, ``finish`` is called first. A handler of the user may
-    let the program go on, so before one of those only ``flush`` is called.
+    let the program go on, so before one of those only ``flush`` is called. So may one that was set on top of
+    ours and passes the signal down, as Lightning's does to end training in its own time: it has taken the
+    default's place.
 
     Args:
         finish: Ends all telemetry, within its budget.
@@ -87,17 +89,23 @@ class SigtermChain:
         self.uninstall()
         self._installed = False
 
-    def _handle(self, number: int, _frame: FrameType | None) -> None:
+    def _handle(self, number: int, frame: FrameType | None) -> None:
         if self.depth:
             self.pending = True
             return
         if self._handling:
             return  # launchers often send it twice; the first delivery is under way, and bounded
         self._handling = True
-        former, self._installed = self._former, False
+        former = self._former
+        # Where we have left the chain since the signal came, nothing is on top.
+        on_top = self._installed = self._installed and signal.getsignal(number) != self._handle
         try:
-            (self._finish if former == signal.SIG_DFL else self._flush)()
+            (self._finish if former == signal.SIG_DFL and not on_top else self._flush)()
         finally:
             self._handling = False
+        if on_top:
+            if callable(former):
+                former(number, frame)
+            return
         signal.signal(signal.SIGTERM, former)
         os.kill(os.getpid(), number)

@@ -89,6 +89,21 @@ def test_a_handler_on_top_may_pass_the_signal_down(chain, told):
     assert told.order == ["top", "flush", "handler"]
 
 
+def test_a_handler_on_top_decides_how_the_program_goes_on(chain, told):
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    chain.install()
+    below = signal.getsignal(signal.SIGTERM)
+
+    def on_top(number, frame):
+        below(number, frame)
+        told.order.append("top")
+
+    signal.signal(signal.SIGTERM, on_top)
+    term()
+    assert told.order == ["flush", "top"]
+    assert signal.getsignal(signal.SIGTERM) == on_top
+
+
 def test_where_sigterm_is_ignored_it_stays_so(chain):
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     chain.install()
@@ -115,6 +130,14 @@ def test_a_signal_waits_for_the_end_of_a_block_that_holds_it_off(chain, told):
             told.order.append("inner")
         told.order.append("outer")
     assert told.order == ["inner", "outer", "flush", "handler"]
+
+
+def test_a_signal_that_waits_is_not_lost_where_the_chain_is_left_meanwhile(chain, told):
+    chain.install()
+    with chain.held_off():
+        term()
+        chain.uninstall()
+    assert told.order == ["flush", "handler"]
 
 
 def test_an_exception_out_of_such_a_block_does_not_hold_signals_off_for_good(chain, told):
