@@ -70,6 +70,9 @@ class Metrics:
         readers: The user's own.
         guard: Keeps failures away from training.
         on_loss: Told what was lost.
+
+    Raises:
+        ValueError: A reader is none.
     """
 
     def __init__(
@@ -80,6 +83,7 @@ class Metrics:
         guard: Guard,
         on_loss: OnLoss,
     ) -> None:
+        _check("metric_readers", readers, MetricReader)
         self._readers = readers
         self._timeout_ms = settings.export_timeout_s * 1000
         self._guard = guard
@@ -133,6 +137,9 @@ class Traces:
         processors: The user's own.
         guard: Keeps failures away from training.
         on_loss: Told what was lost.
+
+    Raises:
+        ValueError: A processor is none.
     """
 
     def __init__(
@@ -143,6 +150,7 @@ class Traces:
         guard: Guard,
         on_loss: OnLoss,
     ) -> None:
+        _check("span_processors", processors, SpanProcessor)
         self._guard = guard
         self.provider = TracerProvider(
             exporters.sampler(settings), about, shutdown_on_exit=False, id_generator=PrivateIds()
@@ -172,6 +180,7 @@ class Traces:
 
     def add(self, processors: Sequence[SpanProcessor]) -> list[ExportLoop]:
         """Hand the spans to further processors of the user, and return the threads that will deliver them."""
+        _check("span_processors", processors, SpanProcessor)
         loops = [_loop_of_user(processor, self._guard) for processor in processors]
         for processor in processors:
             self.provider.add_span_processor(GuardedProcessor(processor, self._guard))
@@ -190,6 +199,12 @@ class Traces:
     def _finish(self) -> None:
         for delivery in self._deliveries:
             self._guard.run("shutdown of spans", delivery.finish)
+
+
+def _check(setting: str, given: Sequence[object], kind: type) -> None:
+    for one in given:
+        if not isinstance(one, kind):
+            raise ValueError(f"{setting} holds {one!r}"[:200] + f": accepted are objects of {kind.__name__}")
 
 
 def _loop_of_user(user: MetricReader | SpanProcessor, guard: Guard) -> ExportLoop:

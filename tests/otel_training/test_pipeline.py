@@ -194,6 +194,13 @@ def test_a_setting_that_is_refused_leaves_nothing_behind(seen, monkeypatch, vari
     assert our_threads() == []
 
 
+@pytest.mark.parametrize("setting", ["metric_readers", "span_processors"])
+def test_what_is_no_reader_or_processor_is_refused_by_name(setting):
+    with pytest.raises(ValueError, match=f"{setting} holds 'mine': accepted are objects of"):
+        start(prometheus=False, devices=(), **{setting: ["mine"]})
+    assert our_threads() == []
+
+
 def test_the_random_numbers_of_the_training_are_not_used(begin, seen):
     def draws():
         random.seed(7)

@@ -11,6 +11,7 @@ and every counter that is not what it should be; exit status 1 when one of these
 from __future__ import annotations
 
 import argparse
+import ctypes
 import gc
 import json
 import math
@@ -23,11 +24,13 @@ import time
 import urllib.request
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import psutil
+import torch  # noqa: F401 - every training holds it, and the log asks it for memory
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -36,8 +39,9 @@ from otel_training import catalog
 from trainer.metrics import MetricLogger
 
 SETTLED_STEPS = 20_000
-SETTLED_SCRAPES = 40
+SETTLED_SCRAPES = 80
 MOST_GROWTH = 0.02
+MOST_BLOCKS = 20_000  # spans that wait for their export come and go; one object a step would be a million
 MOST_SLOWER = 1.5  # other work on the same cores costs as much
 BATCH_STEPS = 1000
 ROTATE_STEPS = 50_000
@@ -204,11 +208,32 @@ class Expected:
         self.sums.update(metrics)
 
 
+@dataclass(frozen=True)
+class Memory:
+    """What the process holds.
+
+    Args:
+        resident_bytes: Resident memory, without what the allocator only keeps for later.
+        blocks: Blocks that Python's allocator has given out: what the objects are made of.
+    """
+
+    resident_bytes: int
+    blocks: int
+
+    @classmethod
+    def now(cls) -> Memory:
+        """Return what it holds now."""
+        gc.collect()
+        if sys.platform == "linux":
+            ctypes.CDLL(None).malloc_trim(0)
+        return cls(psutil.Process().memory_info().rss, sys.getallocatedblocks())
+
+
 def train(
-    log: MetricLogger, files: Files, steps: int, expected: Expected, settle: Callable[[], None]
-) -> tuple[list[float], int]:
+    log: MetricLogger, files: Files, steps: int, expected: Expected, settle: Callable[[float], None]
+) -> tuple[list[float], Memory]:
     """Take all steps in; return the CPU time of a step of each batch in us, and the memory when settled."""
-    emit, costs_us, settled_bytes = expected.emit, [], 0
+    emit, costs_us, settled = expected.emit, [], Memory.now()
     emit(
         log,
         "train_start",
@@ -240,22 +265,17 @@ def train(
             )
         if step % BATCH_STEPS == 0:
             costs_us.append((time.thread_time_ns() - began_ns) / BATCH_STEPS / 1000)
+            if step <= SETTLED_STEPS:
+                settle(step / SETTLED_STEPS)
             if step == SETTLED_STEPS:
-                settle()
-                settled_bytes = memory_bytes()
+                settled = Memory.now()
             if step % ROTATE_STEPS == ROTATE_STEPS // 5:
                 files.rotate()
             began_ns = time.thread_time_ns()
     emit(log, "train_end", {"steps": steps, "elapsed_s": 1.0})
     for metric, each in ((catalog.SAMPLES, 64), (catalog.TOKENS, 16_384), (catalog.MICRO_BATCHES, 4)):
         expected.sums[metric] = each * steps
-    return costs_us, settled_bytes
-
-
-def memory_bytes() -> int:
-    """Return the resident memory of this process."""
-    gc.collect()
-    return int(psutil.Process().memory_info().rss)
+    return costs_us, settled
 
 
 def run(steps: int, folder: Path) -> list[str]:
@@ -270,31 +290,34 @@ def run(steps: int, folder: Path) -> list[str]:
     log = MetricLogger(file=files.text, json_file=files.json, hooks=[telemetry.hook])
     began_s = time.monotonic()
 
-    def settle() -> None:
-        """Wait until all that happens by the clock has: 20,000 steps take seconds here, minutes elsewhere."""
-        while scraper.scrapes < SETTLED_SCRAPES:
+    def settle(part: float) -> None:
+        """Give what happens by the clock its time: 20,000 steps take a second here, and minutes elsewhere."""
+        while scraper.scrapes < part * SETTLED_SCRAPES:
             time.sleep(0.1)
         telemetry.flush(30.0)
 
-    costs_us, settled_bytes = train(log, files, steps, expected, settle)
-    took_s, end_bytes = time.monotonic() - began_s, memory_bytes()
+    costs_us, settled = train(log, files, steps, expected, settle)
+    took_s, end = time.monotonic() - began_s, Memory.now()
     scraper.end()
     page = scraper.sums()
     log.close()
     received = collector.end()
 
-    growth = end_bytes / settled_bytes - 1.0
+    growth, more_blocks = end.resident_bytes / settled.resident_bytes - 1.0, end.blocks - settled.blocks
     half = len(costs_us) // 2
     early_us, late_us = min(costs_us[:half]), min(costs_us[half:])
     print(
         f"{steps:,} steps in {took_s:.0f} s, {scraper.scrapes} scrapes, exports {received['requests']}\n"
-        f"memory: {settled_bytes / 2**20:.1f} MiB after {SETTLED_STEPS:,} steps,"
-        f" {end_bytes / 2**20:.1f} MiB at the end ({growth:+.2%}, at most {MOST_GROWTH:+.0%})\n"
+        f"memory: {settled.resident_bytes / 2**20:.1f} MiB after {SETTLED_STEPS:,} steps,"
+        f" {end.resident_bytes / 2**20:.1f} MiB at the end ({growth:+.2%}, at most {MOST_GROWTH:+.0%}),"
+        f" {more_blocks:+,} objects (at most {MOST_BLOCKS:+,})\n"
         f"a step: {early_us:.1f} us of CPU early, {late_us:.1f} us late ({late_us / early_us:.2f} x)"
     )
     wrong = [f"{name} fell" for name in sorted(scraper.fallen)]
     if growth > MOST_GROWTH:
         wrong.append(f"memory grew by {growth:.2%}")
+    if more_blocks > MOST_BLOCKS:
+        wrong.append(f"there are {more_blocks:,} more objects")
     if late_us > MOST_SLOWER * early_us:
         wrong.append(f"a step costs {late_us / early_us:.2f} times what it did")
     return wrong + differences(expected, page, received["sums"], files.lines())
