@@ -58,7 +58,7 @@ class TracingOptions:
 
     Args:
         step_span_ratio: Part of all steps that get a span, 0 to 1.
-        slow_step_factor: A step that takes more than this many medians gets a span; above 1.
+        slow_step_factor: A step that takes more than this many medians gets a span; from 1.
         window_s: Length of a window in seconds, above 0.
         windows_on_all_ranks: Whether ranks other than 0 make windows too.
 
@@ -74,8 +74,8 @@ class TracingOptions:
     def __post_init__(self) -> None:
         if not 0.0 <= self.step_span_ratio <= 1.0:
             raise ValueError(f"step_span_ratio={self.step_span_ratio!r}: accepted is 0 to 1")
-        if not self.slow_step_factor > 1.0:
-            raise ValueError(f"slow_step_factor={self.slow_step_factor!r}: accepted is a number above 1")
+        if not self.slow_step_factor >= 1.0:
+            raise ValueError(f"slow_step_factor={self.slow_step_factor!r}: accepted is a number from 1")
         if not self.window_s > 0.0:
             raise ValueError(f"window_s={self.window_s!r}: accepted is a number of seconds above 0")
 

@@ -504,7 +504,7 @@ def test_a_tracer_that_does_nothing_is_fine(set_clock, caplog):
     ("option", "value"),
     [
         ("step_span_ratio", -0.1), ("step_span_ratio", 1.1), ("step_span_ratio", float("nan")),
-        ("slow_step_factor", 1.0), ("slow_step_factor", float("nan")),
+        ("slow_step_factor", 0.9), ("slow_step_factor", float("nan")),
         ("window_s", 0.0), ("window_s", float("nan")),
     ],
 )  # fmt: skip
