@@ -55,7 +55,7 @@ def test_training_is_not_slowed_and_close_is_on_time(collector, scheme, limit_s,
     closed_s = time.monotonic() - begun_s
     log.close()
     # Asserted after the close: a hook left open fails every later test that wants a clean process.
-    assert looped_s < 1.0
+    assert looped_s < 5.0  # 0.2 s of work; a step that waited for the collector would take 10
     assert closed_s < within_s
 
     lines = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]

@@ -100,7 +100,7 @@ def test_a_killed_and_resumed_run_tells_the_stopwatchs_times_and_goodput(tmp_pat
     steps = [line for line in killed if line["event"] == "train_step"]
     assert [line["step"] for line in steps] == list(range(1, 9))
     assert (start["start_step"], start["attempt"]) == (5, 1)
-    assert start["prior_kept_s"] == pytest.approx(sum(line["step_s"] for line in steps[:5]), rel=0.05)
+    assert start["prior_kept_s"] == pytest.approx(sum(line["step_s"] for line in steps[:5]), rel=0.1)
     # Written at the checkpoint and from then on every five seconds: of a kill it knows that far.
     assert start["last_step_reached"] == 5
     assert 0.2 < start["prior_elapsed_s"] <= killed[-1]["elapsed_s"]
@@ -109,7 +109,7 @@ def test_a_killed_and_resumed_run_tells_the_stopwatchs_times_and_goodput(tmp_pat
     # State by state the same seconds, up to what passes between a moment and its event.
     own = {state: seconds for state, seconds in told["stopwatch"].items() if seconds > 0.0}
     for state in ("step", "data_wait", "checkpoint_save", "checkpoint_restore", "compile", "validation"):
-        assert told["times"][state] == pytest.approx(own[state], rel=0.05, abs=0.02), state
+        assert told["times"][state] == pytest.approx(own[state], rel=0.1, abs=0.1), state
     assert sum(own.values()) == pytest.approx(told["elapsed_s"])
     measured_s = sum(told["times"].values())
     assert measured_s >= told["elapsed_s"] - 0.05  # telemetry was there before training began
@@ -123,7 +123,7 @@ def test_a_killed_and_resumed_run_tells_the_stopwatchs_times_and_goodput(tmp_pat
         * (start["prior_elapsed_s"] + measured_s)
         / (start["prior_elapsed_s"] + measured_s - early_s)
     )
-    assert told["own_goodput"] == pytest.approx(expected, rel=0.05)
+    assert told["own_goodput"] == pytest.approx(expected, rel=0.15)
 
 
 def test_an_attempt_that_fails_loses_what_no_checkpoint_holds(tmp_path, telemetry_capture):
@@ -175,5 +175,5 @@ def test_an_attempt_that_fails_loses_what_no_checkpoint_holds(tmp_path, telemetr
     assert start["last_step_reached"] == 7
     # After the failure goodput fell to the steps that the checkpoint of step 5 holds.
     kept_s = sum(line["step_s"] for line in [line for line in lines if line["event"] == "train_step"][:5])
-    assert lost == pytest.approx(kept_s / spent_s, rel=0.1)
-    assert start["prior_kept_s"] == pytest.approx(kept_s, rel=0.1)
+    assert lost == pytest.approx(kept_s / spent_s, rel=0.15)
+    assert start["prior_kept_s"] == pytest.approx(kept_s, rel=0.15)
