@@ -2,9 +2,9 @@
 
     python benchmarks/collector_faults.py
 
-A step is a fixed piece of work of a fraction of a millisecond. Exports come ten times a second instead of once a
-minute, so that whatever an export costs the training shows six hundred times as large as it is. The steps of all
-take turns in rounds; the ratios of the medians of their rounds are what to compare.
+A step is a fixed piece of work of a fraction of a millisecond. Exports come ten times a second instead of once
+a minute, so that whatever an export costs the training shows six hundred times as large as it is. The steps of
+all take turns in rounds; the ratios of the medians of their rounds are what to compare.
 """
 
 from __future__ import annotations
