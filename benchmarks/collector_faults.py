@@ -2,8 +2,8 @@
 
     python benchmarks/collector_faults.py
 
-A step is a fixed piece of work of a fraction of a millisecond. Exports come ten times a second instead of once
-a minute, so that whatever an export costs the training shows six hundred times as large as it is. The steps of
+A step is a fixed piece of work of a fraction of a millisecond. Exports come ten times a second instead of
+once a minute: whatever an export costs the training shows six hundred times as large as it is. The steps of
 all take turns in rounds; the ratios of the medians of their rounds are what to compare.
 """
 
