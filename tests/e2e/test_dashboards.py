@@ -8,7 +8,9 @@ import http.server
 import itertools
 import json
 import math
+import os
 import re
+import socket
 import subprocess
 import sys
 import threading
@@ -117,33 +119,56 @@ def recorded_page():
 
 
 @pytest.fixture
-def training(tmp_path, unused_port):
-    """A real run on the CPU that goes on until it is stopped; yields where its page is."""
+def train(tmp_path):
+    """Start real runs on the CPU that go on until the test is over."""
     text = tmp_path / "text.txt"
     text.write_text("the quick brown fox jumps over the lazy dog\n" * 2000)
-    hook = {"otel": {"prometheus_port": unused_port, "device_interval_s": 1.0}}
-    settings = {
-        "run.directory": tmp_path / "run",
-        "run.device": "cpu",
-        "data.holdout_fraction": 0.1,
-        "data.paths": json.dumps([str(text)]),
-        "model.layers": 1,
-        "model.width": 32,
-        "model.context": 32,
-        "train.max_steps": 10**9,
-        "train.validate_every_steps": 20,
-        "train.validation_batches": 2,
-        "checkpoint.every_steps": 20,
-        "logging.file": "train.log",
-        "logging.hooks": json.dumps([hook]),
-    }
-    command = [sys.executable, "-m", "trainer", "train", "--config", "examples/demo.yaml"]
-    command += [part for name, value in settings.items() for part in ("--set", f"{name}={value}")]
-    with (tmp_path / "output.txt").open("wb") as output:
-        process = subprocess.Popen(command, cwd=ROOT, stdout=output, stderr=subprocess.STDOUT)
-    yield f"127.0.0.1:{unused_port}"
-    process.kill()
-    process.wait()
+    processes = []
+
+    def run(name: str, port: int, ranks: int = 1, **more: object) -> list[str]:
+        """Start a run of several ranks and return where their pages are."""
+        settings = {
+            "run.name": name,
+            "run.directory": tmp_path / name,
+            "run.device": "cpu",
+            "data.holdout_fraction": 0.1,
+            "data.paths": json.dumps([str(text)]),
+            "model.layers": 1,
+            "model.width": 32,
+            "model.context": 32,
+            "train.max_steps": 10**9,
+            "train.max_time_s": "null",
+            "train.validate_every_steps": 20,
+            "train.validation_batches": 2,
+            "checkpoint.every_steps": 20,
+            "logging.file": "train.log",
+            "logging.hooks": json.dumps([{"otel": {"prometheus_port": port, "device_interval_s": 1.0}}]),
+            **more,
+        }
+        launcher = [sys.executable, "-m"]
+        if ranks > 1:
+            launcher += ["torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}", "-m"]
+        command = [*launcher, "trainer", "train", "--config", "examples/demo.yaml"]
+        command += [part for key, value in settings.items() for part in ("--set", f"{key}={value}")]
+        one_thread = {**os.environ, "OMP_NUM_THREADS": "1"}
+        with (tmp_path / f"{name}.txt").open("wb") as output:
+            processes.append(
+                subprocess.Popen(command, cwd=ROOT, stdout=output, stderr=subprocess.STDOUT, env=one_thread)
+            )
+        return [f"127.0.0.1:{port + rank}" for rank in range(ranks)]
+
+    yield run
+    for process in processes:
+        process.terminate()  # torchrun ends its ranks then
+    for process in processes:
+        process.wait()
+
+
+@pytest.fixture
+def training(train, unused_port):
+    """A run; yields where its page is."""
+    [target] = train("demo", unused_port)
+    return target
 
 
 def write_rules(folder: Path, limits: Thresholds | None = None) -> list[str]:
@@ -239,6 +264,54 @@ def test_every_query_and_rule_has_data(training, recorded_page, prometheus, tmp_
     wrong += [f"{rule['name']}: {rule['lastError']}" for rule in rules if rule["health"] != "ok"]
     assert wrong == []
     check_variables(server, run)
+
+
+# Single queries of the boards below that take a fault, or several workers at odds.
+NEEDS_A_FAULT_IN_DILOCO = {"Uploads that failed", "Deltas rejected", "Stale deltas"}
+
+
+@pytest.mark.timeout(180)  # three processes of PyTorch start side by side
+def test_real_ranks_and_real_outer_steps_feed_their_dashboards(train, two_ports, unused_port, prometheus):
+    targets = train("ranks", two_ports, ranks=2)
+    targets += train(
+        "outer", unused_port, **{"diloco.role": "single", "diloco.inner_steps": 5, "diloco.poll_s": 0.1}
+    )
+    server = prometheus(*targets)
+    steps, outer = (catalog.prometheus_name(metric) for metric in (catalog.STEPS, catalog.OUTER_STEPS))
+    twice = f'count(count_over_time({steps}{{training_run_name="ranks"}}[60s]) > 5) == 2'
+    wait_for(lambda: server.query(twice), "both ranks on their pages", 120.0)
+    [series] = wait_for(lambda: server.query(f"{outer} > 3"), "outer steps", 60.0)
+    [ranked, *_] = server.query(f'{steps}{{training_run_name="ranks"}}')
+    wait_for(lambda: server.query(f"count_over_time({outer}[60s]) > 5"), "more scrapes")
+
+    wrong = []
+    for uid, run in (
+        ("training-diloco", series.labels["training_run_id"]),
+        ("training-ranks", ranked.labels["training_run_id"]),
+    ):
+        [board] = [board for board in BOARDS if board.uid == uid]
+        wrong += [
+            f"{uid}: {query} is empty"
+            for query, target in queries_of(board)
+            if not is_listed(query, NEEDS_A_FAULT_IN_DILOCO) and not has_data(server, target, run)
+        ]
+    assert wrong == []
+    seen = server.query(f'{steps}{{training_run_name="ranks"}}')
+    assert {each.labels["training_rank"] for each in seen} == {"0", "1"}
+
+
+@pytest.fixture
+def two_ports():
+    """The first of two free ports that stand side by side."""
+    while True:
+        with socket.socket() as first, socket.socket() as second:
+            first.bind(("127.0.0.1", 0))
+            port = first.getsockname()[1]
+            try:
+                second.bind(("127.0.0.1", port + 1))
+            except OSError:
+                continue
+        return port
 
 
 def check_variables(server, run: str) -> None:
