@@ -140,5 +140,5 @@ def _whole(environ: Mapping[str, str], name: str, default: int) -> int:
     if not value:
         return default
     if not value.strip().isdecimal():
-        raise ValueError(f"{name}={value!r} is not accepted: a whole number from 0 is")
+        raise ValueError(f"{name}={value!r}: accepted is a whole number from 0")
     return int(value)

@@ -60,6 +60,8 @@ def open_run_directory(template: Path, *, resume: bool, overwrite: bool) -> RunD
         ConfigError: There is a run where a new one should begin, or none to continue, or the folder cannot be
         written.
     """
+    if "\0" in str(template):
+        raise ConfigError([f"run.directory: {str(template)!r} holds a null byte, which no path can"])
     try:
         if resume:
             found = RunDirectory(_latest_run(template))

@@ -53,6 +53,11 @@ def test_a_folder_that_cannot_be_written_is_told(tmp_path):
             _new(tmp_path / name)
 
 
+def test_a_null_byte_in_the_name_is_told(tmp_path):
+    with pytest.raises(ConfigError, match=r"run\.directory: .* null byte"):
+        _new(tmp_path / "a\0b")
+
+
 def test_abandoning_removes_only_what_was_just_made(tmp_path):
     made = _new(tmp_path / "run")
     (made.path / "metrics.jsonl").touch()
