@@ -79,7 +79,11 @@ class Server:
 
     def close(self):
         self._process.terminate()
-        self._process.wait(timeout=20.0)
+        try:
+            self._process.wait(timeout=20.0)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
 
 
 @pytest.fixture
@@ -92,7 +96,9 @@ def prometheus_server(need, tmp_path):
         return servers[-1]
 
     yield start
-    for server in servers:
+    for server in reversed(
+        servers
+    ):  # who sends before who receives: else it waits for the other to come back
         server.close()
 
 
