@@ -274,3 +274,92 @@ def otlp_grpc_sink():
     sink.start()
     yield sink
     sink.stop()
+
+
+@pytest.fixture
+def transformers_trainer(tmp_path, monkeypatch):
+    """Makes a Hugging Face Trainer of a one-weight model with a callback; it asks no hub for anything."""
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    import torch
+    import transformers
+
+    class Model(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.ones(1))
+
+        def forward(
+            self, x, return_loss=True
+        ):  # by this name the Trainer knows that there is one without labels
+            return {"loss": (self.weight * x).mean()}
+
+    def make(callback, **arguments):
+        data = [{"x": torch.ones(1)}] * 8
+        settings = {
+            "max_steps": 5,
+            "logging_steps": 1,
+            "save_strategy": "no",
+            "learning_rate": 0.1,
+            **arguments,
+        }
+        return transformers.Trainer(
+            model=Model(),
+            args=transformers.TrainingArguments(
+                output_dir=str(tmp_path / "transformers"),
+                use_cpu=True,
+                report_to=[],
+                disable_tqdm=True,
+                per_device_train_batch_size=1,
+                lr_scheduler_type="constant",
+                dataloader_pin_memory=False,
+                label_names=[],
+                **settings,
+            ),
+            train_dataset=data,
+            eval_dataset=data[:2],
+            callbacks=[callback],
+        )
+
+    return make
+
+
+@pytest.fixture
+def lightning_trainer(tmp_path):
+    """Makes a Lightning Trainer with a callback, and a fit of a one-weight module that raises at step 3."""
+    import torch
+    from lightning.pytorch import LightningModule, Trainer
+
+    class Module(LightningModule):
+        def __init__(self, fault):
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.ones(1))
+            self.fault = fault
+
+        def training_step(self, batch, batch_idx):
+            if self.fault is not None and self.global_step == 2:
+                raise self.fault
+            return (self.weight * batch).mean()
+
+        def validation_step(self, batch, batch_idx):
+            self.log("val_loss", 0.25)
+
+        def configure_optimizers(self):
+            optimizer = torch.optim.SGD(self.parameters(), lr=0.1)
+            halving = torch.optim.lr_scheduler.ExponentialLR(optimizer, gamma=0.5)
+            return {"optimizer": optimizer, "lr_scheduler": {"scheduler": halving, "interval": "step"}}
+
+    def make(callback, fault=None, **settings):
+        trainer = Trainer(
+            accelerator="cpu",
+            default_root_dir=tmp_path,
+            logger=False,
+            enable_checkpointing=False,
+            enable_progress_bar=False,
+            enable_model_summary=False,
+            callbacks=[callback],
+            **{"max_steps": 5, "limit_val_batches": 0, **settings},
+        )
+        loader = torch.utils.data.DataLoader(torch.ones(10), batch_size=1)
+        return trainer, lambda: trainer.fit(Module(fault), loader, loader)
+
+    return make

@@ -42,6 +42,9 @@ OTEL_TRAINING_NAMES_NOW = {
 }
 OTEL_TRAINING_NAMES_LATER = {"instrument"}
 
+# A subclass needs its base class at import, and that brings torch along: who imports one of these wants both.
+OF_A_FRAMEWORK = {"otel_training.integrations.lightning", "otel_training.integrations.transformers"}
+
 
 @dataclass(frozen=True)
 class Module:
@@ -297,9 +300,9 @@ def import_fresh(*names: str, folder: Path = ROOT) -> tuple[list[str], set[str]]
 
 
 def importable(package: str) -> list[str]:
-    """The modules of a package, but for those that are programs."""
+    """The modules of a package, but for those that are programs or import the framework that they extend."""
     names = [module.name for module in all_modules() if module.package == package]
-    return [name for name in names if not name.endswith("__main__")]
+    return [name for name in names if not name.endswith("__main__") and name not in OF_A_FRAMEWORK]
 
 
 def loaded(modules: set[str], *names: str) -> list[str]:
@@ -377,6 +380,13 @@ def test_otel_training_exports_the_names_of_the_design():
     assert [name for name in package.__all__ if not hasattr(package, name)] == []
     # A name that has arrived belongs into the set above and into __all__.
     assert [name for name in OTEL_TRAINING_NAMES_LATER if hasattr(package, name)] == []
+
+
+@pytest.mark.parametrize("name", sorted(OF_A_FRAMEWORK))
+def test_a_module_of_a_framework_has_the_callback_of_the_design_and_needs_no_trainer(name):
+    code = f"import sys; from {name} import OTelCallback; assert 'trainer' not in sys.modules"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=50)
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize("package", PACKAGES)

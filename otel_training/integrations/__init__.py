@@ -1,0 +1,1 @@
+"""Callbacks for trainers of others; each needs the extra of its name."""
