@@ -66,15 +66,20 @@ def page_of(*streams):
     return [line for line in lines if not line.startswith("#")]
 
 
+def about(count):
+    """Within the states of training.time, which show as soon as they have had a moment on the machine's clock."""
+    return pytest.approx(count, abs=3)
+
+
 def test_series_of_a_rank(stated):
     lines = page_of(run_of_100_steps)
-    assert len(lines) == stated["training loop"]
+    assert len(lines) == about(stated["training loop"])
     assert len([line for line in lines if "_bucket{" in line]) == stated["of these, buckets of histograms"]
 
 
 def test_series_that_diloco_adds(stated):
     more = len(page_of(run_of_100_steps, local_steps_and_uploads)) - len(page_of(run_of_100_steps))
-    assert more == stated["DiLoCo, more"]
+    assert more == about(stated["DiLoCo, more"])
 
 
 def test_series_of_a_cuda_device(stated):
@@ -106,7 +111,7 @@ def test_size_of_an_export(stated, otlp_sink):
     bodies = [body for path, _, body in otlp_sink.requests if path == "/v1/metrics"]
     points = len(otlp_sink.points())
     telemetry.close()
-    assert points == stated["points of one export of a rank, training loop"]
+    assert points == about(stated["points of one export of a rank, training loop"])
     # Names and times make it vary a little.
     assert sum(map(len, bodies)) == pytest.approx(stated["bytes of it"], rel=0.1)
     assert sum(len(gzip.compress(body)) for body in bodies) == pytest.approx(
