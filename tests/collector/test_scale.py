@@ -67,7 +67,7 @@ def page_of(*streams):
 
 
 def about(count):
-    """Within the states of training.time, which show as soon as they have had a moment on the machine's clock."""
+    """Within the states of training.time, each of which shows as soon as it has had a moment."""
     return pytest.approx(count, abs=3)
 
 
